@@ -1,10 +1,14 @@
-"""The services that `pace.py` lets a Pace meet, and what is measured there."""
+"""The services that `pace.py` lets a Pace meet, as discrete events, and what is measured there."""
 
+from __future__ import annotations
+
+import heapq
 import math
+import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -14,19 +18,108 @@ from pace_simulation import (
     Erratic,
     Open,
     Outcome,
+    Part,
     Service,
     Shut,
     SlidingWindow,
     Together,
     Window,
-    simulate,
-    simulate_shared,
 )
 
 from boardclient import Pace
 
+if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
+    from boardclient._pace._controller import Controller
+    from boardclient._pace._timing import PacedAttempt
+
 _LATENCIES = (0.02, 0.05, 0.2)
 """The seconds there and back, one for each seed in turn, where a case has none of its own."""
+
+
+def simulate(controller: Controller, service: Service, seconds: float, **options: Any) -> Outcome:
+    """Run one controller with an endless backlog against a service; the options are those of `simulate_shared`."""
+    (outcome,) = simulate_shared([controller], service, seconds, **options)
+    return outcome
+
+
+def simulate_shared(
+    controllers: Sequence[Controller],
+    service: Service,
+    seconds: float,
+    *,
+    begins: Sequence[float] = (0.0,),
+    latency: float = 0.05,
+    jitter: float = 0.1,
+    tells: bool = False,
+    lie: float | None = None,
+    changes: Sequence[tuple[float, float]] = (),
+    rests: tuple[float, float] = (math.inf, math.inf),
+    slower: tuple[float, float] = (math.inf, 0.0),
+    servers: int = 0,
+    refusal: int = 429,
+    status: Callable[[float], int | None] = lambda now: 200,
+    seed: int = 1,
+) -> list[Outcome]:
+    """Run controllers with endless backlogs against one service.
+
+    `begins` are the moments at which they begin. `latency` is there and back, each half with a jitter of that part of it, and
+    another one from a moment on in `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it, and `lie` that number
+    with each refusal; `changes` are moments and new limits; in `rests` the backlog is empty but for a request a second. With
+    `servers`, each serves one request at a time, for half the latency on average, and the others wait. `refusal` is the status
+    of what is refused.
+    """
+    chance = random.Random(seed)
+    outcomes = [Outcome() for _ in controllers]
+    numbers = iter(range(2**40))
+    events: list[tuple[float, int, PacedAttempt | None, int, str, Any]] = [
+        (at, next(numbers), None, 0, "change", new) for at, new in changes
+    ]
+    free = [0.0] * servers
+    now = sampled = 0.0
+
+    def way() -> float:
+        whole = slower[1] if now >= slower[0] else latency
+        return whole / 2 * (1 + jitter * chance.uniform(-1, 1))
+
+    def wish(number: int) -> float:
+        due = max(controllers[number].next_start(), begins[number])
+        return max(due, math.floor(now) + 1.0) if rests[0] <= now < rests[1] and due < math.inf else due
+
+    def serve() -> float:
+        done = max(now, heapq.heappop(free)) + latency / 2 * chance.expovariate(1)
+        heapq.heappush(free, done)
+        return done + latency / 2
+
+    heapq.heapify(events)
+    while now < seconds:
+        due, number = min((wish(number), number) for number in range(len(controllers)))
+        if due <= now:
+            attempt = controllers[number].start(now)
+            heapq.heappush(events, (now + way(), next(numbers), attempt, number, "arrive", None))
+            continue
+        if now >= sampled:
+            for controller, outcome in zip(controllers, outcomes, strict=True):
+                outcome.rates.append((now, controller.rate))
+            sampled = now + 0.1
+        if not events or due < events[0][0]:
+            assert due < math.inf, "nobody may start and nobody is under way"
+            now = due
+            continue
+        now, _, begun, number, kind, what = heapq.heappop(events)
+        if begun is None:
+            service.change(now, what)
+        elif kind == "arrive":
+            wait = service.refuse(now)
+            outcomes[number].arrivals.append((now, wait is None))
+            told = lie if lie is not None else float(math.ceil(wait or 0.0)) if tells else None
+            answer = (status(now), None) if wait is None else (refusal, told)
+            back = serve() if servers and wait is None else now + way()
+            heapq.heappush(events, (back, next(numbers), begun, number, "answer", answer))
+        else:
+            outcomes[number].latencies.append((now, now - begun.started_at))
+            controllers[number].report(begun, now, *what, now - begun.started_at)
+            controllers[number].end(begun)
+    return outcomes
 
 
 class Figures(NamedTuple):
@@ -222,6 +315,10 @@ def _queue(servers: int, latency: float) -> Case:
 
 
 def _others() -> Iterator[Case]:
+    for share in (0.25, 0.5):
+        name = f"{share:.0%} of requests in a list of 20/s, 20 workers"
+        part = {"places": 20, "latency": 0.1, "warm": 30.0, "end": 90.0}
+        yield _steady("other", name, lambda seed, x=share: Part(x, Bucket(20), seed), 20 / share, **part)
     for tells in (False, True):
         for places in (1, 2, 5, 20, 100):
             name = _told(f"{places} at a time, others refused", tells)

@@ -1,4 +1,4 @@
-"""Services with a hidden limit and a client with enough to do, as discrete events; and a loop whose clock is its own.
+"""Services with a hidden limit, and tasks with enough to do on a loop whose clock is its own.
 
 Used by the tests and by `benchmarks/pace.py`.
 """
@@ -12,16 +12,12 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import attrs
 from virtual_loop import VirtualLoop
 
 from boardclient import Pace
-
-if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
-    from boardclient._pace._controller import Controller
-    from boardclient._pace._timing import PacedAttempt
 
 
 class Service(Protocol):
@@ -123,92 +119,6 @@ class Outcome:
         return max(later - earlier for earlier, later in itertools.pairwise(moments))
 
 
-def simulate(controller: Controller, service: Service, seconds: float, **options: Any) -> Outcome:
-    """Run one controller with an endless backlog against a service; the options are those of `simulate_shared`."""
-    (outcome,) = simulate_shared([controller], service, seconds, **options)
-    return outcome
-
-
-def simulate_shared(
-    controllers: Sequence[Controller],
-    service: Service,
-    seconds: float,
-    *,
-    begins: Sequence[float] = (0.0,),
-    latency: float = 0.05,
-    jitter: float = 0.1,
-    tells: bool = False,
-    lie: float | None = None,
-    changes: Sequence[tuple[float, float]] = (),
-    rests: tuple[float, float] = (math.inf, math.inf),
-    slower: tuple[float, float] = (math.inf, 0.0),
-    servers: int = 0,
-    refusal: int = 429,
-    status: Callable[[float], int | None] = lambda now: 200,
-    seed: int = 1,
-) -> list[Outcome]:
-    """Run controllers with endless backlogs against one service.
-
-    `begins` are the moments at which they begin. `latency` is there and back, each half with a jitter of that part of it, and
-    another one from a moment on in `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it, and `lie` that number
-    with each refusal; `changes` are moments and new limits; in `rests` the backlog is empty but for a request a second. With
-    `servers`, each serves one request at a time, for half the latency on average, and the others wait. `refusal` is the status
-    of what is refused.
-    """
-    chance = random.Random(seed)
-    outcomes = [Outcome() for _ in controllers]
-    numbers = iter(range(2**40))
-    events: list[tuple[float, int, PacedAttempt | None, int, str, Any]] = [
-        (at, next(numbers), None, 0, "change", new) for at, new in changes
-    ]
-    free = [0.0] * servers
-    now = sampled = 0.0
-
-    def way() -> float:
-        whole = slower[1] if now >= slower[0] else latency
-        return whole / 2 * (1 + jitter * chance.uniform(-1, 1))
-
-    def wish(number: int) -> float:
-        due = max(controllers[number].next_start(), begins[number])
-        return max(due, math.floor(now) + 1.0) if rests[0] <= now < rests[1] and due < math.inf else due
-
-    def serve() -> float:
-        done = max(now, heapq.heappop(free)) + latency / 2 * chance.expovariate(1)
-        heapq.heappush(free, done)
-        return done + latency / 2
-
-    heapq.heapify(events)
-    while now < seconds:
-        due, number = min((wish(number), number) for number in range(len(controllers)))
-        if due <= now:
-            attempt = controllers[number].start(now)
-            heapq.heappush(events, (now + way(), next(numbers), attempt, number, "arrive", None))
-            continue
-        if now >= sampled:
-            for controller, outcome in zip(controllers, outcomes, strict=True):
-                outcome.rates.append((now, controller.rate))
-            sampled = now + 0.1
-        if not events or due < events[0][0]:
-            assert due < math.inf, "nobody may start and nobody is under way"
-            now = due
-            continue
-        now, _, begun, number, kind, what = heapq.heappop(events)
-        if begun is None:
-            service.change(now, what)
-        elif kind == "arrive":
-            wait = service.refuse(now)
-            outcomes[number].arrivals.append((now, wait is None))
-            told = lie if lie is not None else float(math.ceil(wait or 0.0)) if tells else None
-            answer = (status(now), None) if wait is None else (refusal, told)
-            back = serve() if servers and wait is None else now + way()
-            heapq.heappush(events, (back, next(numbers), begun, number, "answer", answer))
-        else:
-            outcomes[number].latencies.append((now, now - begun.started_at))
-            controllers[number].report(begun, now, *what, now - begun.started_at)
-            controllers[number].end(begun)
-    return outcomes
-
-
 class SlidingWindow:
     """Accepts so many in any time of `seconds`."""
 
@@ -258,6 +168,17 @@ class Erratic(Open):
         return 0.5 if self._chance.random() < self._share else self._inner.refuse(now)
 
 
+class Part(Open):
+    """Passes a share of the requests to another service, as those of one list, and accepts the others."""
+
+    def __init__(self, share: float, inner: Service, seed: int = 1) -> None:
+        self._share, self._inner, self._chance = share, inner, random.Random(seed)
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        return self._inner.refuse(now) if self._chance.random() < self._share else None
+
+
 class Shut(Open):
     """Refuses everything from one moment until another, and acts like another service before and after."""
 
@@ -298,9 +219,13 @@ def served(
     seed: int = 1,
     shared: Sequence[float] = (),
 ) -> Outcome:
-    """Let so many tasks send requests to a service, each inside one Pace. The options are those of `simulate_shared`.
+    """Let so many tasks send requests to a service, each inside one Pace.
 
-    `shared` are the moments at which processes die that share a pace, among which the tasks are divided.
+    `latency` is there and back, each half with a jitter of that part of it, and another one from a moment on in `slower`; `tells`
+    sends Retry-After, in whole seconds as HTTP has it, and `lie` that number with each refusal; `changes` are moments and new
+    limits; in `rests` there is a request a second. With `servers`, each serves one request at a time, for half the latency on
+    average, and the others wait. `refusal` is the status of what is refused. `shared` are the moments at which processes die that
+    share a pace, among which the tasks are divided.
     """
     loop, chance, outcome = VirtualLoop(), random.Random(seed), Outcome()
     paces = [Pace(max_in_flight=workers, shared=f"/process {number}", clock=loop.time) for number in range(len(shared))]

@@ -242,22 +242,6 @@ def test_an_impossible_latency_is_ignored(seconds: float) -> None:
     virtually(test)
 
 
-@pytest.mark.parametrize("places", [None, 3])
-def test_a_pace_takes_over_after_a_refusal(places: int | None) -> None:
-    """A run that was not limited passes on what it sent, and its pace begins with the pause that was asked for."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        await asyncio.sleep(2.0)
-        pace = Pace.after_refusal(8, places=places, sent=101, began=0.0, retry_after=None, clock=clock)
-        assert pace.workers == (places or 8)
-        assert pace.held_seconds is not None
-        async with pace:
-            pace.report(200, None, 0.1)
-        assert pace.limit == pytest.approx(50, rel=0.2)
-
-    virtually(test)
-
-
 def test_one_loop_at_a_time() -> None:
     """On a second loop a pace in use is refused; one that is free, or whose loop was closed, is not."""
     pace = Pace()

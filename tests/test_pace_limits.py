@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Service, Shut, SlidingWindow, Together, Window, served
+from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Service, Shut, SlidingWindow, Together, Window, served
 
 
 def build(kind: str, limit: float) -> Service:
@@ -72,6 +72,14 @@ def test_refusals_that_end_are_no_longer_expected() -> None:
     outcome = served(Fading(0.1, Bucket(100), 7), 120.0)
     assert outcome.accepted(80, 120) >= 0.85 * 100
     assert outcome.refused(80, 120) <= 0.03
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_limit_on_one_list_is_not_refused_for_ever(share: float) -> None:
+    """Where a share of the requests has a limit of its own, the others keep its pace, and few are refused."""
+    outcome = served(Part(share, Bucket(20)), 90.0, workers=20, latency=0.1)
+    assert outcome.accepted(30, 90) >= 0.8 * 20 / share
+    assert outcome.refused(30, 90) <= 0.05
 
 
 def test_one_isolated_refusal_says_nothing() -> None:

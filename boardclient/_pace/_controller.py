@@ -157,10 +157,9 @@ class Controller:
 
     def _apply(self, now: float) -> None:
         """Derive the rate and the attempts in flight from the aim."""
-        aim = self._search.aim
-        self.rate = rate = aim
+        self.rate = rate = self._search.aim
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
-        if aim < HIGHEST or self._latency.is_draining(now):
+        if rate < HIGHEST or self._latency.is_draining(now):
             self.places = self._latency.places_for(now, rate, self.places, self._most)
         elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
             self.places = int(self._search.phase.places)

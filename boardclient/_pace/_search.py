@@ -1,10 +1,12 @@
 """The search for a service's limit. No I/O, no clock, no asyncio.
 
-The model is an account that fills at the rate of the limit, and from which each accepted request takes one. A token bucket is
-such an account, and a fixed window is one that is filled all at once. A refusal shows that the account is empty. So the attempts
-accepted between two refusals, divided by the time between them, are the limit, or less if the account was full meanwhile. The
-rate at which it ran empty is the limit or more. Refusals that are as frequent at a lower rate have another cause. The rules are
-in docs/design/pace.md.
+A limit is an account that fills at its rate, and each accepted request takes one from it: a refusal shows that it is empty. What
+was accepted between two refusals, divided by the time, is the limit or less, and the rate at which it was refused is the limit or
+more: where both agree, the limit is known, and otherwise the rate goes between them and grows until the next refusal. At a known
+limit the rate is 98 % of it, with a probe to 108 % now and then, whose refusal measures it again. While attempts are refused one
+after the other, all wait, and one at a time asks whether that is over. An isolated refusal below a known limit says nothing; of
+too many of them, those that a lower rate does not prevent are usual, and tolerated. Unlike in AIMD, a refusal does not cut the
+rate by a fixed factor: it says how much was accepted.
 """
 
 from __future__ import annotations
@@ -370,13 +372,10 @@ class Search:
             block.refused += 1
             if not is_late:
                 self._prolong(block, now, retry_after)
-        elif is_late:
-            if isinstance(phase, Steady):
-                phase.refused += 1
-        elif isinstance(phase, Trial):
+        elif not is_late and isinstance(phase, Trial):
             phase.refused += 1
             self._judge_trial(phase, attempt)
-        elif not is_usual:
+        elif not is_late and not is_usual:
             self._begin_block(attempt, now, is_outage=is_outage)
 
     def _begin_block(self, attempt: PacedAttempt, now: float, *, is_outage: bool) -> None:
@@ -399,12 +398,9 @@ class Search:
         """Set the limit between the accepted and the refused rate since the last refusal."""
         is_agreed = count >= 5 and 0.9 * measured <= rate <= 1.25 * measured
         limit = min(rate, (measured + rate) / 2 if is_agreed else math.sqrt(measured * rate))
-        is_sure = isinstance(phase, Steady)
-        if is_sure and rate <= known:
-            limit = min(limit, 0.98 * rate)  # it was refused below the known limit
         limit = self._set_limit(limit)
         if is_agreed:
-            self.phase = Steady(limit, is_new=not (is_sure and limit > 0.9 * known))
+            self.phase = Steady(limit, is_new=not (isinstance(phase, Steady) and limit > 0.9 * known))
         else:
             self.phase = Approach(min(0.4, max(0.03, math.log(rate / limit) / 4)), rate)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import attrs
+
 _SLACK: Final = 0.01
 """How many seconds of a late start are made up for, since timers are coarse."""
 _SAMPLES: Final = 16
@@ -73,6 +75,7 @@ class Schedule:
         self.held_until = self.next_at = now
 
 
+@attrs.define
 class Latency:
     """Measures response times in rounds, and the usual time without a queue. Owned by a `Controller`.
 
@@ -80,38 +83,23 @@ class Latency:
     then measures the time without a queue, whether there was a queue or the service has become slower.
     """
 
-    __slots__ = (
-        "_drain_places",
-        "_drain_until",
-        "_is_new_base",
-        "_noted_at",
-        "_slow_since",
-        "_started_at",
-        "base",
-        "closes_at",
-        "count",
-        "since",
-        "total",
-    )
-
-    def __init__(self) -> None:
-        self.base: float | None = None
-        self.total = 0.0
-        self.count = 0
-        self.since = 0
-        """Only attempts with a higher number count."""
-        self.closes_at = -math.inf
-        self._started_at = 0.0
-        self._noted_at = -math.inf
-        self._slow_since: float | None = None
-        self._drain_until = -math.inf
-        self._drain_places = 1
-        self._is_new_base = True
+    base: float | None = None
+    since: int = 0
+    """Only attempts with a higher number count."""
+    _closes_at: float = -math.inf
+    _total: float = 0.0
+    _count: int = 0
+    _started_at: float = 0.0
+    _noted_at: float = -math.inf
+    _slow_since: float | None = None
+    _drain_until: float = -math.inf
+    _drain_places: int = 1
+    _is_new_base: bool = True
 
     def begin(self, now: float, serial: int) -> None:
         """Begin a round with the attempts after the one with this number."""
-        self.total, self.count, self.since = 0.0, 0, serial
-        self._started_at = self.closes_at = now
+        self._total, self._count, self.since = 0.0, 0, serial
+        self._started_at = self._closes_at = now
         self._noted_at = -math.inf
 
     def note(self, now: float, seconds: float) -> float | None:
@@ -119,19 +107,19 @@ class Latency:
         if not 0 <= seconds <= _LONGEST:
             return None
         since_last = now - self._noted_at
-        if since_last > _GAP and (not self.count or since_last > 8 * (self._noted_at - self._started_at) / self.count):
+        if since_last > _GAP and (not self._count or since_last > 8 * (self._noted_at - self._started_at) / self._count):
             # At the beginning, and after a time without responses, a round begins with its first response.
-            self.total, self.count, self._started_at = 0.0, 0, now
+            self._total, self._count, self._started_at = 0.0, 0, now
         self._noted_at = now
-        self.total += seconds
-        self.count += 1
-        return self._close(now) if self.count >= _SAMPLES and now >= self.closes_at else None
+        self._total += seconds
+        self._count += 1
+        return self._close(now) if self._count >= _SAMPLES and now >= self._closes_at else None
 
     def _close(self, now: float) -> float:
-        mean = self.total / self.count
-        delivered = self.count / max(1e-3, now - self._started_at)
+        mean = self._total / self._count
+        delivered = self._count / max(1e-3, now - self._started_at)
         base = self.base
-        self.closes_at = now + _ROUND_SECONDS
+        self._closes_at = now + _ROUND_SECONDS
         if base is None or self._is_new_base or mean < base:
             self.base = mean if base is None or self._is_new_base else (base + mean) / 2
             self._is_new_base, self._slow_since = False, None
@@ -143,8 +131,8 @@ class Latency:
             self._drain_until = now + max(0.1, 1.5 * mean)
             self._drain_places = max(1, int(0.75 * min(1e6, delivered * base)))
             self._is_new_base = True
-            self.closes_at = math.inf
-        self.total, self.count, self._started_at = 0.0, 0, now
+            self._closes_at = math.inf
+        self._total, self._count, self._started_at = 0.0, 0, now
         return delivered
 
     @property
@@ -158,14 +146,14 @@ class Latency:
 
     def look(self, now: float, serial: int) -> bool:
         """Return True while a queue is being drained. Begin a new round after that."""
-        if now < self._drain_until:
+        if self.is_draining(now):
             return True
-        if self.closes_at == math.inf:
+        if self._closes_at == math.inf:
             self.begin(now, serial)
         return False
 
     def places_for(self, now: float, rate: float, places: int, most: int) -> int:
         """Return how many attempts may be in flight at a rate. `places` is the current number, `most` the largest."""
-        if now < self._drain_until:
+        if self.is_draining(now):
             return min(places, self._drain_places)
         return places if self.base is None else min(most, math.ceil(_HEADROOM * rate * self.base) + _SPARE)
