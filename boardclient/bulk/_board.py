@@ -141,11 +141,12 @@ class RunBoard:
         """Make a call, and return what `take` makes of its value, which may not be decoded before: a proxy's page, half a body.
 
         Raises:
-            BoardClientError: it failed for a reason that waiting does not cure, or for too long. A note says how long.
+            BoardClientError: it failed for a reason that waiting does not cure, or for too long. A note says how often.
         """
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began, number = clock(), 0
         while True:
+            number += 1
             await self._hold.acquire()
             try:
                 value = await take(await self._caller.call(request, CallOptions(is_of_run=True, waits_count=False)))
@@ -156,7 +157,8 @@ class RunBoard:
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
                 is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
                 if not self._hold.note_failure(error, is_read=True) or is_late:
-                    error.add_note(f"the board was read again and again for {clock() - began:.1f} s")
+                    if number > 1:
+                        error.add_note(f"the board was read {number} times in {clock() - began:.1f} s")
                     raise
             else:
                 self._hold.note_success()
