@@ -54,7 +54,7 @@ class StatusMeaning:
         is_overload: Whether the service may respond with it because requests come too fast.
         is_transient: Whether the same request may succeed later, so that repeatable ones are retried.
         ends_run: Whether every further call would get it too, so that a bulk run ends.
-        is_final: Whether the same row would get it again, so that a journal does not send the row again.
+        is_final: Whether the same row would get it again. A journal calls it "failed" then, otherwise "waiting".
     """
 
     error: type[ApiError]

@@ -173,10 +173,10 @@ class Cards(_Resource):
         """Add a card to a list (interface 4.3).
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
-        UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error, as a
-        bulk run of one row does: the card that is found is returned, one that is proven absent is sent again, and otherwise the
-        error names the cards that may be it. The timeout holds for each request, not for `settle`. The effect of an error is what
-        became of the card, also if the board could not be read. No call waits until a user signs in.
+        UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
+        card that is found is returned, and otherwise the error names the cards that may be it. That a card alone is absent can't
+        be proven. The timeout holds for each request, not for `settle`. The effect of an error is what became of the card, also
+        if the board could not be read. No call waits until a user signs in.
 
         Args:
             name: The name of the card.
@@ -337,13 +337,13 @@ class Cards(_Resource):
                 board is read.
             unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts a listed card as
                 created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card
-                at most once and reports it as unknown. "resend" sends it again, up to five times, which may create it twice. None
-                (default): "reconcile" with a `board_id`, otherwise "report".
+                at most once and reports it as unknown. "resend" sends it up to five times in all, which may create it more than
+                once. None (default): "reconcile" with a `board_id`, otherwise "report".
             marker: What proves which card is whose. None (default): identity, and equality where only one card can be meant.
                 True: a code at both ends of the description too, which proves whatever else is changed. A function gets the
                 draft and returns the code.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
-                after the last request. None (default): twice the timeout, at least 10, or 60 without a timeout.
+                after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 

@@ -79,9 +79,9 @@ class CallOptions:
 
     Args:
         limiter: The limiter of the attempts, in place of the session's. None, the default, keeps the session's.
-        is_of_run: If True, the retry policy repeats only what the service did not do: the bulk run decides about the rest, and
-            about a response that asks for fewer requests. What a policy's `retry_error_callback` returns does not count. False by
-            default.
+        is_of_run: If True, the retry policy leaves to the bulk run what the run alone may decide: creations that may have been
+            done, and responses that ask for fewer requests. What a policy's `retry_error_callback` returns does not count. False
+            by default.
         waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
         may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
             default: it may be written.

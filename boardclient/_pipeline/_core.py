@@ -39,8 +39,8 @@ class SessionStats:
     Args:
         calls: How many calls have sent a request.
         attempts: How many requests were sent or attempted for them.
-        retries: How many of these repeat one that failed.
-        renewals: How often credentials were renewed.
+        retries: How many of these the retry policy began. Those after a renewal are not among them.
+        renewals: How often calls got new credentials, also from another worker.
         in_flight: How many calls are running.
         pool_open: How many connections are open.
         pool_idle: How many open connections no request uses.

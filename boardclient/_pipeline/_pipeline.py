@@ -392,7 +392,7 @@ class _LeftToRun(Exception):  # noqa: N818 -- it never leaves this module
 
 
 def _is_left_to_run(request: Request[Any], context: CallContext, outcome: object) -> bool:
-    """Return True if an attempt is one of a bulk run, and something that it alone may repeat."""
+    """Return True if the bulk run decides about an outcome itself: a success, a 429, or a creation that may have been done."""
     if not context.options.is_of_run:
         return False
     if not isinstance(outcome, BoardClientError) or is_throttling(outcome):

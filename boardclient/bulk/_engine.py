@@ -48,9 +48,9 @@ _RESEND_SECONDS: Final = 0.25
 """The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
 _LINE: Final = "POST /1/cards"
 _NOT_PROVEN: Final = (
-    "it is not listed, but no later, longer listing with a later card of its list has proven that listing complete: with a"
-    " journal, a next run with more rows of the list may prove it"
+    "it is not listed, but no later, longer listing with a later card of its list has proven that listing complete"
 )
+_NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
 _put_off_at: Final = attrgetter("put_off_at")
 
 
@@ -535,7 +535,7 @@ class Engine:
                 self._tally.audit_error = error  # the results stay as they are
 
     async def _reconcile(self) -> None:
-        """Read the board once every card that was sent must be listed, until when new rows are sent."""
+        """Wait until every card that was sent must be listed, while new rows are sent. Then read the board."""
         while (wait := self._lost_at + self._options.settle_seconds - self._loop.time()) > 0:
             words = f"rows in doubt: {len(self._doubted) + len(self._open)}, the board is read in {wait:.1f} s"
             self._begin_phase("waiting", words, wait)
@@ -578,7 +578,8 @@ class Engine:
         else:
             rows = [*self._open]
             self._open.clear()
-            for row, _, error, _ in self._reconciler.give_up(rows, _NOT_PROVEN):
+            why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.batch else "")
+            for row, _, error, _ in self._reconciler.give_up(rows, why):
                 self._happen(row, "given up", error=error)
 
     async def _stop(self) -> None:

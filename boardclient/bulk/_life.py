@@ -109,8 +109,6 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("open", "given up"): ("ended", "unknown"),
         ("open", "stopped"): ("ended", "unknown"),
         ("doubted", "found"): ("ended", "found"),
-        ("doubted", "absent"): ("ready", "keep back"),
-        ("doubted", "absent too often"): ("ended", "failed"),
         ("doubted", "not told"): ("ended", "unknown"),
         ("doubted", "not listed"): ("open", "set aside"),
         ("open", "found"): ("ended", "found"),

@@ -17,7 +17,7 @@ from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._recognition import FIELDS, Content, EqualCards, IdSet, RowMarkers, normal, shown_fields
 from boardclient.models import Card, CardDraft
 
-_SAMPLES: Final = 32
+_SAMPLES_AT_EACH_END: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
 
 
@@ -151,9 +151,9 @@ def find_equal(
 ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
     """Return the card of each row, by its place, that equals what was sent and can be no other's.
 
-    The second result are the cards that equal rows of which more than one row or card may be meant. Rows
-    that are the same share equal cards, as long as there are no more cards than rows. `listed_in` says in which reading of
-    the board each card was listed first: a card belongs to no row that was sent later.
+    The second result has, for each other row, the cards that equal it, if there are any. Rows that are the same share equal
+    cards, as long as there are no more cards than rows. `listed_in` says in which reading of the board each card was listed
+    first: a card belongs to no row that was sent later.
     """
     groups: defaultdict[Content, list[int]] = defaultdict(list)
     for place, claim in claims.items():
@@ -185,8 +185,8 @@ class Samples:
         """Add a row whose card is known."""
         some = self._of_list.get(row.draft.list_id)
         if some is None:
-            some = self._of_list[row.draft.list_id] = ([], deque(maxlen=_SAMPLES))
-        some[len(some[0]) >= _SAMPLES].append((card_id, row))
+            some = self._of_list[row.draft.list_id] = ([], deque(maxlen=_SAMPLES_AT_EACH_END))
+        some[len(some[0]) >= _SAMPLES_AT_EACH_END].append((card_id, row))
 
     def __iter__(self) -> Iterator[tuple[str, Row]]:
         return chain.from_iterable(chain(*some) for some in self._of_list.values())
@@ -241,7 +241,7 @@ class Evidence:
 
 
 class Suspects:
-    """The cards that may belong to rows without one: no row is known to have created them. Owned by one reading."""
+    """Cards that may belong to rows for which none was recognised: no row is known to have created them. Owned by one reading."""
 
     def __init__(self, cards: Sequence[Card], listed_in: Mapping[str, int], evidence: Evidence) -> None:
         self._cards = cards

@@ -273,7 +273,7 @@ class RowMarkers:
         self._marking = marking
         self._secret = secret
         self._made = IdSet()
-        """The markers of the rows of this run, eight bytes each."""
+        """The markers that cards of rows may show."""
 
     def of(self, row: Row) -> str | None:
         """Return the marker of a row, or None if rows have no markers.

@@ -121,9 +121,9 @@ class Reconciler:
         return listing
 
     def _doubts(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
-        """Return what tells the known cards that may be rows' in doubt.
+        """Return a test for cards with known identifiers that may be these rows' by now.
 
-        A response named them, or they show a secret marker, or another marker or a name as they did not before.
+        A response named them, they show a row's secret marker, or show its other marker or its name and did not before.
         """
         if not rows:
             return None
@@ -222,7 +222,7 @@ class Reconciler:
         return RowFinding(row, is_open=True)
 
     def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
-        """Return findings for rows that stay open, which say why they may exist."""
+        """Return findings for rows about which nothing can be proven, and why."""
         self._unknown += rows
         return [_unknown(row, why) for row in rows]
 

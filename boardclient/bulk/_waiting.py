@@ -29,7 +29,7 @@ _REFUSED_PATIENCE_SECONDS: Final = 60.0
 _UNKNOWN_PATIENCE_SECONDS: Final = 30.0
 """How long failures of unknown effect hold a run. It is short because each try leaves a row in doubt."""
 _FIRST_PATIENCE_SECONDS: Final = 15.0
-"""The longest time until the service accepts a first request. Its address may be wrong."""
+"""How long a run waits for a service that has accepted nothing yet, whose address may be wrong, if no timeout is shorter."""
 _SERIES: Final = 5
 """How many failures without an acceptance between them are an outage, if the requests were sent."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
@@ -54,9 +54,9 @@ _QUEUED_SECONDS: Final = 0.02
 class Hold:
     """Holds a run while nothing gets through. One request is tried at a time, after growing pauses. Owned by the run.
 
-    It begins with a request that could not be sent, with five failures and no acceptance between them, or with missing consent.
-    It ends when a request is accepted. `timeout` is the deadline of a call in seconds, or None. `changed` is called when the hold
-    begins, ends, changes its reason, or lets a request be tried.
+    It begins with a read that failed, a request that could not be sent, five failures and no acceptance between them, or missing
+    consent. It ends when a request is accepted, or refused with 429. `timeout` is the deadline of a call in seconds, or None.
+    `changed` is called when the hold begins, ends, changes its reason, or lets a request be tried.
     """
 
     def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool = True) -> None:

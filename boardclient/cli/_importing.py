@@ -466,15 +466,17 @@ class _Import:
 
     def _check(self, report: BulkReport) -> None:
         audit = report.audit
+        is_resumable = self.options.journal is not None or self.options.ledger is not None
         if report.failed:
-            raise IncompleteError(f"{plural(report.failed, 'row')} failed; the same command line sends them again")
+            again = "; the same command line sends them again" if is_resumable else ""
+            raise IncompleteError(f"{plural(report.failed, 'row')} failed{again}")
         if audit is not None and audit.is_wrong:
             raise IncompleteError("not every row has a card of its own, exactly once")
         if report.unknown:
-            raise NotProvenError(
-                f"{plural(report.unknown, 'row')} may exist or not; the same command line looks again,"
-                f" boardclient journal resolve {self.options.journal or 'JOURNAL'} settles them by hand"
-            )
+            again = "the same command line looks again" if is_resumable else "look at the board, since no journal was kept"
+            if self.options.journal is not None:
+                again += f", boardclient journal resolve {self.options.journal} settles them by hand"
+            raise NotProvenError(f"{plural(report.unknown, 'row')} may exist or not; {again}")
         if audit is not None and not audit.is_sound:
             raise NotProvenError("the board does not list every card, so lost and second ones are not ruled out")
         if report.audit_error is not None:

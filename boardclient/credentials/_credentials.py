@@ -224,7 +224,7 @@ class CredentialObserver:
         """
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 that ends its call. `renew` is called at most once in a call.
+        """Note a 401 after the call has renewed once. It is not called if `renew` returned equal credentials.
 
         Args:
             credentials: The credentials that the service refused.

@@ -297,8 +297,8 @@ class OAuthCredentials(CredentialObserver):
     async def forget(self) -> None:
         """Sign the account out: delete its token here and in the store.
 
-        Other workers stop using it within 0.25 s, and a running renewal does not bring it back. The token stays valid at the
-        service, whose interface shows no way to revoke it.
+        Workers with `authorize=None` stop using it within 0.25 s, others once the service refuses it. A running renewal does not
+        bring it back. The token stays valid at the service, whose interface shows no way to revoke it.
 
         Raises:
             CredentialError: the store failed.
@@ -313,8 +313,9 @@ class OAuthCredentials(CredentialObserver):
     async def exchange_code(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> None:
         """Exchange a code for a token (interface 4.12), store and use it.
 
-        It replaces a good token too, as after a consent to more scopes. It ends a cool-down and the lease of the account, and
-        every call and worker that waits for a token uses it. Cancelling the caller does not lose the token.
+        It replaces a good token too, as after a consent to more scopes. It ends a cool-down. Every call
+        and worker that waits for a token uses it, and a renewal that is running gives up its lease. Cancelling the caller does
+        not lose the token.
 
         Args:
             code: The authorization code. It is sent once.

@@ -22,7 +22,6 @@ import attrs
 from boardclient._activities import PARENT, Activity, followers
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._steps import (
-    EXCHANGE_SECONDS,
     AuthorizationRequest,
     GuardedStore,
     OAuthClientConfig,
@@ -414,7 +413,7 @@ class Renewal:
         """Exchange the code in a third of a call's timeout at most, so that waiting callers get its error."""
         if code in self._state.lost_codes:
             return RenewalFailure(why="authorize gave a code that was sent before, with unknown effect: send each code once")
-        timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
+        timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
         self._state.waits_for = f"the token exchange at {self.config.auth_url}"
         token = await self.config.exchange(code, self._exchange, timeout)
         self._state.waits_for = "the token store"

@@ -31,10 +31,11 @@ from boardclient.models import JsonValue, check_filled, check_seconds
 T = TypeVar("T")
 
 _STEP_SECONDS: Final = 30.0
+"""How long a step at a store, or `parse_token`, may take."""
 _RELEASE_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 0.5
 """The limit for a step that is running when the session closes: it should end, but a store that hangs must not delay closing."""
-EXCHANGE_SECONDS: Final = 30.0
+_EXCHANGE_SECONDS: Final = 30.0
 """The time limit of an exchange on a session whose calls have no deadline. A renewal must end."""
 _PATH: Final = "/1/OAuthGetAccessToken"
 _TOKEN_NAMES: Final = ("access_token", "token")
@@ -322,7 +323,7 @@ class OAuthClientConfig:
     async def exchange(
         self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None
     ) -> Token | RenewalFailure:
-        """Send the code once, and return the token of the response. It may take `EXCHANGE_SECONDS` if `timeout` is None."""
+        """Send the code once, and return the token of the response. It may take `_EXCHANGE_SECONDS` if `timeout` is None."""
         fields = {
             "client_id": self.client_id,
             "client_secret": self.client_secret,
@@ -333,7 +334,7 @@ class OAuthClientConfig:
             fields["code_verifier"] = code_verifier
         secrets = [value for name, value in fields.items() if name not in {"client_id", "redirect_uri"}]
         try:
-            response = await exchange.post_form(self.auth_url + _PATH, fields, EXCHANGE_SECONDS if timeout is None else timeout)
+            response = await exchange.post_form(self.auth_url + _PATH, fields, _EXCHANGE_SECONDS if timeout is None else timeout)
         except TransportError as error:
             lost = error.with_traceback(None)
         else:
