@@ -102,6 +102,7 @@ _NO_OPTIONS: Final = CallOptions()
 class CallContext(Progress):
     """The state of one call and of its current request, with class-level defaults for what few calls look at."""
 
+    stage: Stage
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left: float = math.inf

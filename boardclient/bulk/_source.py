@@ -131,10 +131,8 @@ class AsyncSource(Generic[T]):
             Exception: any error that the generator's cleanup raises.
         """
         self.give_up()
-        if self._task is not None:
+        if self._task is not None:  # otherwise the input was never started, and has nothing to close
             await to_the_end(self._task, cancels=True)
-        elif isinstance(self._items, AsyncGenerator):
-            await self._items.aclose()  # it was never started, so this runs none of its code
 
     async def _iterate(self) -> None:
         """Iterate over the items, as the body of the input's task. It raises what the cleanup of a generator raises."""

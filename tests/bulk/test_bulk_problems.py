@@ -72,6 +72,16 @@ async def test_a_run_without_problems_raises_none(service: BoardService, list_id
     report.raise_for_problems()
 
 
+async def test_a_value_of_a_callback_is_no_card(service: BoardService, list_id: str) -> None:
+    """A refused row fails, whatever the policy makes of its last attempt."""
+    service.faults.add(faults.status(400), "cards.create", call=2)
+    policy = AsyncRetrying(stop=stop_after_attempt(1), retry_error_callback=lambda state: 7)
+    async with service.session(retry=policy) as session:
+        run = session.cards.create_many([CardDraft(f"card {number}", list_id) for number in range(3)], concurrency=1)
+        report = await run.wait()
+    assert (report.created, report.failed) == (2, 1)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from import_helpers import Renamed, counts, into, names, summary
 
+from boardclient import ConsentRequired
 from boardclient.testing import BoardService
 
 THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
@@ -206,6 +207,37 @@ def test_a_token_that_is_refused_during_an_import_ends_it(cli, board_service: Bo
     found = summary(out)
     assert (found["created"], found["not_sent"] + found["failed"]) == (1, 2)
     assert "obtain a new token" in err
+
+
+@pytest.mark.full
+def test_an_account_that_has_to_sign_in_again_ends_an_import_with_4(cli, board, csv_file, monkeypatch) -> None:
+    """The workers of a cluster ask for it. It is not the user of the command, so there is no advice to sign in here."""
+
+    async def enter(run: object) -> None:
+        raise ConsentRequired("the account 'bob' has to sign in", account="bob")
+
+    monkeypatch.setattr("boardclient.integrations.dask.DaskRun.__aenter__", enter)
+    path = csv_file("name\nA\n")
+    code, _, err = cli("import", path, *into(board), "--engine", "dask")
+    assert code == 4
+    assert err.endswith("error: the account 'bob' has to sign in; then the same command line resumes it\n")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_rows_of_standard_input_that_may_exist_are_left_to_the_user(
+    cli, board_service: BoardService, board, csv_file, monkeypatch, is_known: bool
+) -> None:
+    """Without a journal the same command line does not know them. With one it looks again."""
+    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create")
+    board_service.rules.shape = lambda operation, body: [] if operation == "boards.cards" else body
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"name\nA\n")))
+    line = (csv_file("name\nA\n"), *into(board)) if is_known else ("-", *into(board))
+    code, _, err = cli("import", *line, "--settle", "0")
+    assert code == 3
+    again = "the same command line looks again, boardclient journal resolve"
+    assert (
+        err.splitlines()[-1].partition("may exist or not; ")[2].startswith(again if is_known else "look at the board, since no")
+    )
 
 
 def test_repeated_references_are_found_before_anything_is_sent(cli, board_service, board, csv_file) -> None:
