@@ -134,6 +134,12 @@ class AsyncSource(Generic[T]):
         if self._task is not None:  # otherwise the input was never started, and has nothing to close
             await to_the_end(self._task, cancels=True)
 
+    def _add(self, index: int, item: object) -> None:
+        if self._is_closing:
+            raise asyncio.CancelledError  # again: the generator has swallowed it
+        self._made.append(self._make(index, item))
+        self._given.set()
+
     async def _iterate(self) -> None:
         """Iterate over the items, as the body of the input's task. It raises what the cleanup of a generator raises."""
         iterator: AsyncIterator[object] | None = None
@@ -141,10 +147,7 @@ class AsyncSource(Generic[T]):
         try:
             iterator = aiter(self._items)
             async for item in iterator:
-                if self._is_closing:
-                    raise asyncio.CancelledError  # again: the generator has swallowed it
-                self._made.append(self._make(next(index), item))
-                self._given.set()
+                self._add(next(index), item)
                 while len(self._made) >= self._wanted:
                     self._asked.clear()
                     await self._asked.wait()
