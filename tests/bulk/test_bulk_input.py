@@ -286,6 +286,27 @@ async def test_a_cleanup_that_fails_is_raised(error: BaseException) -> None:
             await anext(run)
 
 
+async def test_an_input_that_swallows_its_cancellation_is_ended() -> None:
+    """It waits for its next row when the run is left. It is cancelled, goes on, and is cancelled again."""
+    ends, waits = [], asyncio.Event()
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        try:
+            for number in range(10):
+                if number > 0:
+                    waits.set()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.Event().wait()
+                yield draft(number)
+        finally:
+            ends.append(number)
+
+    async with Service().run(drafts(), 1) as run:
+        await anext(run)
+        await waits.wait()
+    assert ends == [1]
+
+
 async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
     """A cleanup that hangs is cancelled with the task that leaves the run. What it swallows is cancelled again."""
     ends = []
