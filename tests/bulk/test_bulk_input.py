@@ -287,7 +287,7 @@ async def test_a_cleanup_that_fails_is_raised(error: BaseException) -> None:
 
 
 async def test_an_input_that_swallows_its_cancellation_is_ended() -> None:
-    """It waits for its next row when the run is left. It is cancelled, goes on, and is cancelled again."""
+    """It waits for its next row when the run is left. It is cancelled, continues, and is cancelled again."""
     ends, waits = [], asyncio.Event()
 
     async def drafts() -> AsyncIterator[CardDraft]:
