@@ -182,7 +182,7 @@ class Reconciler:
         """
         known = listing.doubted
         found, unclear = self.markers.match(rows, [*listing.unaccounted, *(known if self.markers.are_secret else ())])
-        remade, _ = self.markers.match(rows, () if self.markers.are_secret else known)
+        shows, shared = self.markers.match(rows, () if self.markers.are_secret else known)
         given, copies = {card.id for card in found.values()}, listing.copies()
         claims = {
             place: Claim(self.markers.content(row), digest(row.draft), self._since(row))
@@ -197,8 +197,7 @@ class Reconciler:
             draft = rows[place].draft
             # The card of a row that is the same is that row's.
             cards = [card for card in doubted.to(claim.content) if not self._board.is_noted(card.id, draft)]
-            if place in remade:
-                cards.append(remade[place])
+            cards += shared.get(place, [shows[place]] if place in shows else [])
             if place in equal and (cards or _is_copy(equal[place], draft, copies) or not evidence.shows_as_sent(draft.list_id)):
                 cards.append(equal.pop(place))
             if place not in equal and (named := by_id.get(rows[place].named or "")) is not None:

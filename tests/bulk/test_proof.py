@@ -357,6 +357,18 @@ async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_g
     assert Counter(world.sent) == Counter("abcd")
 
 
+async def test_rows_with_one_marker_are_unknown_if_a_card_with_a_known_identifier_shows_it(world: World) -> None:
+    """It may be the card of either row. Neither is sent again."""
+    add_card(world, "before")
+    world.service.rules.shape = shown_as(name=str.upper)
+    world.service.faults.add(GivingAgain(world, "before"), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=3)
+    done = await run(world, "abcdef", marker=lambda draft: "both" if draft.name in "bc" else draft.name)
+    assert done.states == {**dict.fromkeys("adef", "created"), **dict.fromkeys("bc", "unknown")}
+    assert f"the card {record(world, 'b').id} may be its own" in done.error("b")
+    assert Counter(world.sent) == Counter("abcdef")
+
+
 async def test_a_row_has_the_card_that_its_response_named_and_not_a_copy(world: World) -> None:
     """Someone copies a card that has the identifier of a deleted one. The audit names the copy."""
     add_card(world, "before")
