@@ -447,12 +447,11 @@ class Engine:
         draft = row.draft
         desc = self._reconciler.markers.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc))
-        turns = self._turns
-        if turns.pace is None and turns.limiter is None and turns.slots.wanted <= turns.slots.number:
+        if self._turns.must_wait():
+            options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
+        else:
             options.limiter = None
             self._begin(row)
-        else:
-            options.limiter = GuardedLimiter(Turn(turns, partial(self._begin, row)))
         return request
 
     def _begin(self, row: Row) -> None:

@@ -212,8 +212,8 @@ class Evidence:
         sent = [
             (row, markers.content(row), card) for card_id, row in samples if (card := listing.samples.get(card_id)) is not None
         ]
-        left_out = {field for field in FIELDS if any(getattr(content, field) is not None for _, content, _ in sent)}
-        self.fields = {*FIELDS} - (left_out - listing.fields)
+        sent_with = {field for field in FIELDS if any(getattr(content, field) is not None for _, content, _ in sent)}
+        self.fields = {*FIELDS} - (sent_with - listing.fields)
         """The fields that are compared: all but those that no card shows, though a sample was sent with them."""
         for row, content, card in sent:
             self._lists[content.list_id] = max(row.sent_as, self._lists.get(content.list_id, 0))

@@ -230,6 +230,10 @@ class Turns:
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
 
+    def must_wait(self) -> bool:
+        """Whether a request may have to wait."""
+        return self.pace is not None or self.limiter is not None or self.slots.wanted > self.slots.number
+
     @property
     def held_seconds(self) -> float | None:
         """For how long no request is started because of refusals, or None if some are."""

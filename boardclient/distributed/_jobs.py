@@ -188,28 +188,28 @@ async def _planned(
             known = {name: found for name, *found in await connection.execute(sa.select(*columns))}
             plans = {(job.board_id, job.account): _Plan(job, is_new=job.name not in known) for job in given}
             for board_id, account, draft in rows:
-                if (plan_ := plans.get((board_id, account))) is None:
+                if (one := plans.get((board_id, account))) is None:
                     if not marker and any(board_id == board for board, _ in plans):
                         raise ValueError(f"rows of several accounts on the board {board_id} need a marker, to tell them apart")
                     job = _job(ledger, board_id, account)
-                    plan_ = plans[board_id, account] = _Plan(job, is_new=job.name not in known)
-                plan_.add(draft)
-                if len(plan_.rows) == size + _RESERVED:
-                    await plan_.store(connection, size)
-            for plan_ in plans.values():
-                if len(plan_.rows) > _RESERVED:
-                    await plan_.store(connection, len(plan_.rows) - _RESERVED)
-                await plan_.store(connection, _RESERVED, CLOSING)
-                name, found = plan_.job.name, [plan_.digest.hexdigest(), options]
-                if plan_.is_new:
-                    values = {"job": name, "digest": found[0], "board_id": plan_.job.board_id, "options": options}
+                    one = plans[board_id, account] = _Plan(job, is_new=job.name not in known)
+                one.add(draft)
+                if len(one.rows) == size + _RESERVED:
+                    await one.store(connection, size)
+            for one in plans.values():
+                if len(one.rows) > _RESERVED:
+                    await one.store(connection, len(one.rows) - _RESERVED)
+                await one.store(connection, _RESERVED, CLOSING)
+                name, found = one.job.name, [one.digest.hexdigest(), options]
+                if one.is_new:
+                    values = {"job": name, "digest": found[0], "board_id": one.job.board_id, "options": options}
                     await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
                 elif known[name] != found:
                     raise JournalError(
                         f"the ledger {database.where} has a job {name!r} with other rows or options: give this one another name"
                     )
                 await connection.execute(jobs.update().where(jobs.c.job == name).values(is_draining=False))
-        return [await _opened_again(database, plan_.job) for plan_ in plans.values()]
+        return [await _opened_again(database, one.job) for one in plans.values()]
 
 
 @attrs.define
