@@ -235,7 +235,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()
     if options.smoke:
-        options.cards, options.rounds = 64, 2
+        options.cards, options.rounds = 64, 1
     return options
 
 
