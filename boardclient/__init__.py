@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from boardclient._responses import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
+    from boardclient.credentials._exchange import AuthorizationRequest
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
-    from boardclient.credentials._steps import AuthorizationRequest
     from boardclient.credentials._stores import (
         EncryptedTokenStore,
         LeaseState,
@@ -104,7 +104,7 @@ _HOMES = {
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._steps": ("AuthorizationRequest",),
+    "credentials._exchange": ("AuthorizationRequest",),
     "credentials._stores": ("EncryptedTokenStore", "LeaseState", "MemoryTokenStore", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),

@@ -24,10 +24,10 @@ import attrs
 
 from boardclient._environment import optional, required, requires_extra
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials import Credentials, Exchange, StaticCredentials
+from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials, run_to_end, supplied
+from boardclient.credentials._exchange import ParseToken
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
-from boardclient.credentials._steps import ParseToken, run_to_end, supplied
 from boardclient.credentials._stores import MemoryTokenStore, TokenStore
 from boardclient.errors import Attempt, BoardClientError, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import Member, check_seconds, check_text

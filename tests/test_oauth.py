@@ -201,7 +201,7 @@ async def test_an_exchange_with_unknown_effect() -> None:
     assert error.__cause__.__traceback__ is None
     await asyncio.sleep(1.1)
     error = await error_of(provider.acquire(session))
-    assert str(error).startswith("authorize gave a code that was sent before, with unknown effect")
+    assert str(error).startswith("the code was sent before, with unknown effect")
     await asyncio.sleep(2.1)
     assert (await provider.acquire(session)).token == "t1"
     assert [fields["code"] for _, fields, _ in session.forms] == ["first", "second", "third"]

@@ -16,11 +16,11 @@ from typing import Final, Literal, Protocol, TypeAlias
 import attrs
 
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
-from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, is_within_renewal, look
-from boardclient.credentials._steps import Authorize, OAuthClientConfig, ParseToken, RenewalFailure, run_to_end
+from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error, run_to_end
+from boardclient.credentials._exchange import Authorize, OAuthClientConfig, ParseToken
+from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import MemoryTokenStore, StoredToken, Token, TokenStore
-from boardclient.errors import CredentialError
+from boardclient.errors import ConsentRequired, CredentialError, Effect
 from boardclient.models import check_filled
 
 ConsentState: TypeAlias = Literal["never", "good", "needs consent"]
@@ -124,7 +124,7 @@ class OAuthCredentials(CredentialObserver):
         self._config = config
         self._clock = clock
         self._state = TokenState(config.key, config.cooldown, config.renew_before_expiry, clock)
-        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[RenewalFailure | None]] = {}
+        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[CredentialError | None]] = {}
 
     @property
     def account(self) -> str:
@@ -168,7 +168,7 @@ class OAuthCredentials(CredentialObserver):
             ConsentRequired: the user has to sign in.
             CredentialError: no token can be had.
         """
-        if await self._is_final(rejected):
+        if await self._refuse(rejected):
             return rejected
         return await self._wait_for_renewal(exchange)
 
@@ -190,22 +190,22 @@ class OAuthCredentials(CredentialObserver):
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that ends its call, which has renewed once already."""
-        await self._is_final(credentials)
+        await self._refuse(credentials)
 
     @property
     def _is_stale(self) -> bool:
         """Whether the store may have changed since the last look at it."""
         return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
-    async def _is_final(self, rejected: Credentials) -> bool:
-        """Note a 401, and return True if no renewal can help, since the token was new: then all workers cool down."""
-        cooldown = self._state.refuse(rejected)
-        if cooldown:
-            steps, holder = self._config.steps, secrets.token_hex(8)
-            with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
-                if await steps.lease(holder, self._config.lease_seconds) == "granted":
-                    await steps.release(holder, cooldown)
-        return cooldown is not None
+    async def _refuse(self, rejected: Credentials) -> bool:
+        """Note a 401, and return True if it is final. Then the other workers of the store cool down too."""
+        if not self._state.refuse(rejected):
+            return False
+        steps, holder = self._config.steps, secrets.token_hex(8)
+        with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
+            if await steps.lease(holder, self._config.lease_seconds) == "granted":
+                await steps.release(holder, self._state.cooldown_left)
+        return True
 
     # --- renewals
 
@@ -222,8 +222,16 @@ class OAuthCredentials(CredentialObserver):
                 await asyncio.wait({renewal})
                 failure = None if renewal.cancelled() else renewal.result()
             if failure is not None and state.credentials is None:
-                raise failure.error(self.account, state.cooldown_left)
+                raise self._error_of(failure)
         return credentials
+
+    def _error_of(self, failure: CredentialError) -> CredentialError:
+        """Return a caller's own error for a failed renewal. The caller has sent nothing."""
+        error, left = own_error(failure), self._state.cooldown_left
+        error.effect = Effect.NOT_SENT
+        if left > 0 and not isinstance(error, ConsentRequired):
+            error.message += f"; the next renewal is possible in {left:.1f} s"
+        return error
 
     async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
         """Renew a token that may still be good, and that other calls use meanwhile, or if the renewal fails."""
@@ -235,7 +243,7 @@ class OAuthCredentials(CredentialObserver):
             return await self._wait_for_renewal(exchange)
         return state.credentials or credentials
 
-    def _join_renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
+    def _join_renewal(self, exchange: Exchange) -> asyncio.Task[CredentialError | None]:
         """Return the renewal that runs on this loop, and begin one if there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
@@ -244,7 +252,7 @@ class OAuthCredentials(CredentialObserver):
             task.add_done_callback(self._drop)
         return task
 
-    def _drop(self, task: asyncio.Task[RenewalFailure | None]) -> None:
+    def _drop(self, task: asyncio.Task[CredentialError | None]) -> None:
         """Forget a renewal that has ended, unless the next one has begun."""
         loop = task.get_loop()
         if self._renewals.get(loop) is task:
@@ -344,16 +352,7 @@ class OAuthCredentials(CredentialObserver):
 
     async def _request(self, code: str, exchange: Exchange, verifier: str | None) -> Token:
         check_filled(code, "the code")
-        if code in self._state.lost_codes:
-            raise CredentialError("the code was sent before, with unknown effect: send each code once")
-        token = await self._config.exchange(code, exchange, exchange.timeout, verifier)
-        if isinstance(token, RenewalFailure):
-            if token.is_in_doubt:
-                self._state.lost_codes.add(code)
-            error = token.error(self.account)
-            error.effect = token.effect
-            raise error
-        return token
+        return await exchange_once(self._config, self._state, code, exchange, exchange.timeout, verifier)
 
     async def _request_and_keep(self, code: str, exchange: Exchange, verifier: str | None) -> None:
         await self.keep_token(await self._request(code, exchange, verifier))

@@ -13,24 +13,18 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
 import attrs
 
 from boardclient._activities import PARENT, Activity, followers
-from boardclient.credentials._credentials import Credentials, Exchange
-from boardclient.credentials._steps import (
-    AuthorizationRequest,
-    GuardedStore,
-    OAuthClientConfig,
-    Overtaken,
-    RenewalFailure,
-    supplied,
-)
-from boardclient.credentials._stores import LeaseState, StoredToken, Token, TokenStore
-from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
+from boardclient._redaction import raises_without_frames, without_frames
+from boardclient.credentials._credentials import Credentials, Exchange, Overtaken, supplied
+from boardclient.credentials._exchange import AuthorizationRequest, OAuthClientConfig
+from boardclient.credentials._stores import GuardedStore, StoredToken, Token, TokenStore
+from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled
 
 LOOK_SECONDS: Final = 0.05
@@ -40,8 +34,6 @@ _NEW_SECONDS: Final = 60.0
 """How long a token that was never accepted counts as new. If it is refused later, it may have expired unused."""
 _POLL_SECONDS: Final = (0.05, 0.2)
 """The random pause between two looks at a store that another worker may publish to: workers must not look in step."""
-_CODES_ASKED: Final = 2
-"""How many codes a renewal asks for: a second one if the exchange of the first had an unknown effect."""
 
 
 @attrs.define(eq=False)
@@ -78,7 +70,7 @@ class TokenState:
         self._looked_at = -math.inf
         self._first_cooldown = cooldown
         self._failures = 0
-        self._failure: RenewalFailure | None = None
+        self._failure: CredentialError | None = None
         self._cooling_until = -math.inf
         self._lock = threading.RLock()
 
@@ -132,19 +124,18 @@ class TokenState:
         end = self.held.stored.token.expires_at
         return end is None or time.time() < end.timestamp()
 
-    def refuse(self, rejected: Credentials) -> float | None:
-        """Note a 401, and return None if another token may help.
-
-        If the token was new, no other will do. The result is the length of the cool-down that begins, 0 if it has begun before.
-        """
+    def refuse(self, rejected: Credentials) -> bool:
+        """Note a 401, and return True if it is final: the token was new, so a cool-down begins."""
         with self._lock:
             held = self.held
             if held is None or held.credentials != rejected:
-                return None  # it is for an older token
+                return False  # it is for an older token
             is_news, self.credentials = self.credentials is not None, None
             if held.is_proven or held.obtained_at is None or self._clock() - held.obtained_at > _NEW_SECONDS:
-                return None
-            return self.fail(RenewalFailure(why="the service refused a token as soon as it was new")) if is_news else 0.0
+                return False
+            if is_news:
+                self.fail(CredentialError("the service refused a token as soon as it was new"))
+            return True
 
     def accept(self, credentials: Credentials) -> None:
         """Note that the service accepted the token. Earlier failures no longer count."""
@@ -153,15 +144,14 @@ class TokenState:
                 self.held.is_proven = True
                 self._failures = self.asked = 0
 
-    def fail(self, failure: RenewalFailure) -> float:
-        """Note a failed renewal, and return the seconds of the cool-down that begins."""
+    def fail(self, failure: CredentialError) -> None:
+        """Note a failed renewal: a cool-down begins."""
         with self._lock:
             seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
             self._failures += 1
             self._failure, self._cooling_until = failure, self._clock() + seconds
-            return seconds
 
-    def pause(self, failure: RenewalFailure) -> None:
+    def pause(self, failure: CredentialError) -> None:
         """Note why there is no token, without a cool-down."""
         with self._lock:
             self._failure, self._cooling_until = failure, self._clock() + LOOK_SECONDS
@@ -172,7 +162,7 @@ class TokenState:
         return max(0.0, self._cooling_until - self._clock())
 
     @property
-    def failure(self) -> RenewalFailure | None:
+    def failure(self) -> CredentialError | None:
         """Why no renewal begins now, None if one may."""
         return self._failure if self.cooldown_left else None
 
@@ -220,10 +210,10 @@ class Renewal:
         self._state = state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
+        self._may_hold_lease = False
         self._seen = state.held
-        self._noted: RenewalFailure | None = None
 
-    async def run(self) -> RenewalFailure | None:
+    async def run(self) -> CredentialError | None:
         """Obtain another token than before, or return why there is none.
 
         None is also returned if the session closes meanwhile: the caller finds no new token then.
@@ -241,46 +231,57 @@ class Renewal:
         _renewals.set((*_renewals.get(), self))
         failure = None
         try:
-            failure = await self._look_or_renew()
+            failure = await self._renew()
         except SessionClosedError:
             pass
         finally:
             self.is_over = True
-            followed.end(None if failure is None else failure.error(self.config.account))
+            followed.end(failure)
         return failure
 
-    async def _look_or_renew(self) -> RenewalFailure | None:
-        """Renew the token, or only look for one in the store in a cool-down or without `authorize`."""
+    async def _renew(self) -> CredentialError | None:
+        """Renew the token, and return why there is no other. In a cool-down only look for one in the store."""
         self._state.note_look()
         if (cooling := self._state.failure) is not None:
             return None if await self._is_published_meanwhile() else cooling
-        failure = await self._failure_of(self._follow())
-        if failure is not None and failure is not self._noted:
-            self._note(failure)
-        return failure
-
-    async def _failure_of(self, work: Coroutine[Any, Any, RenewalFailure | None]) -> RenewalFailure | None:
-        """Await a part of the renewal, and return what it raises as a failure."""
+        failure, cooldown = None, 0.0
         try:
-            return await work
+            if await self._has_to_obtain():
+                async with self._lease_kept():
+                    await self._obtain()
         except SessionClosedError:
             raise
-        except ConsentRequired as error:
-            return self.config.consent_needed(error.login_url, error.__cause__)
-        except CredentialError as error:
-            return RenewalFailure(why=error.message, cause=error.__cause__)
-        except ValueError as error:
-            return RenewalFailure(why=str(error))
-        except Exception as error:  # an application's own Exchange may raise anything
-            return RenewalFailure(why=f"the renewal failed: {type(error).__name__}", cause=error)
+        except Exception as error:
+            failure = self._failure_of(error)
+            if self._may_hold_lease and await self._is_published_meanwhile():
+                failure = None
+            elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
+                self._state.pause(failure)
+            else:
+                self._state.fail(failure)
+                cooldown = self._state.cooldown_left
+        finally:
+            if self._may_hold_lease:
+                await self._steps.release(self._holder, cooldown)
+        return failure
 
-    def _note(self, failure: RenewalFailure) -> float:
-        """Note a failure, and return the seconds of its cool-down, none if the user has to sign in."""
-        self._noted = failure
-        if failure.needs_consent or self.config.authorize is None:
-            self._state.pause(failure)
-            return 0.0
-        return self._state.fail(failure)
+    def _failure_of(self, error: Exception) -> CredentialError:
+        """Return the error of a renewal, of which each caller gets a copy."""
+        if isinstance(error, ConsentRequired):
+            failure: CredentialError = self._consent_needed(error.login_url or self.config.login_url)
+            failure.__cause__ = error.__cause__
+        elif isinstance(error, CredentialError):
+            failure = error
+        elif isinstance(error, ValueError):
+            failure = CredentialError(str(error))
+        else:  # an application's own Exchange may raise anything
+            failure = CredentialError(f"the renewal failed: {type(error).__name__}")
+            failure.__cause__ = error
+        without_frames(failure)
+        return failure
+
+    def _consent_needed(self, login_url: str | None) -> ConsentRequired:
+        return ConsentRequired(f"the user of account {self.config.account!r} has to sign in", self.config.account, login_url)
 
     async def _is_published(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
@@ -295,43 +296,23 @@ class Renewal:
 
     # --- the lease
 
-    async def _follow(self) -> RenewalFailure | None:
-        """Wait for the token of the lease's holder, or take the lease and obtain one."""
+    async def _has_to_obtain(self) -> bool:
+        """Take the lease, and return True, or wait until its holder has published a token, and return False."""
         if self.config.authorize is not None:
             self._exchange.check_url(self.config.auth_url, "auth_url")
         while not await self._is_published():
             if self.config.authorize is None:
-                return self.config.consent_needed()
-            state = await self._lease()
+                raise self._consent_needed(self.config.login_url)
+            self._may_hold_lease = True  # if the step is cancelled, it may still be done
+            state = await self._steps.lease(self._holder, self.config.lease_seconds)
             if state == "granted":
-                return await self._lead()
+                return True
+            self._may_hold_lease = False
             if state == "cooling":
-                return RenewalFailure(why="a renewal by another holder of the account has just failed")
+                raise CredentialError("a renewal by another holder of the account has just failed")
             self._state.waits_for = "the renewal by another worker"
             await asyncio.sleep(_pause())
-        return None
-
-    async def _lease(self) -> LeaseState:
-        """Try to take the lease, and release it before re-raising a cancellation."""
-        try:
-            return await self._steps.lease(self._holder, self.config.lease_seconds)
-        except asyncio.CancelledError:
-            await self._steps.release(self._holder)
-            raise
-
-    async def _lead(self) -> RenewalFailure | None:
-        """Obtain a token as the holder of the lease, then release the lease, with a cool-down after a failure."""
-        cooldown = 0.0
-        try:
-            async with self._lease_kept():
-                failure = await self._failure_of(self._obtain())
-            if failure is not None and await self._is_published_meanwhile():
-                failure = None
-            if failure is not None:
-                cooldown = self._note(failure)
-        finally:
-            await self._steps.release(self._holder, cooldown)
-        return failure
+        return False
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
@@ -357,25 +338,27 @@ class Renewal:
 
     # --- what the holder does
 
-    async def _obtain(self) -> RenewalFailure | None:
+    async def _obtain(self) -> None:
         """Obtain and publish a token, or use that of another worker who was faster."""
         before = await self._steps.read()
         if before is not None and self._state.adopt(before, self._seen):
-            return None
+            return
         generation = await self._steps.generation() if before is None else before.generation
-        failure = None
-        for _ in range(_CODES_ASKED):
+        # A third of a call's timeout, so that waiting callers get the error of the exchange.
+        timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
+        for is_last in (False, True):
             try:
                 code = await self._ask_for_code(is_first=before is None)
             except Overtaken:
-                return None
-            outcome = await self._exchange_once(code)
-            if isinstance(outcome, Token):
-                return await self._publish(outcome, generation)
-            failure = outcome
-            if not failure.is_in_doubt:
-                break
-        return failure
+                return
+            try:
+                token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
+            except CredentialError as error:
+                if is_last or not _is_in_doubt(error):
+                    raise
+            else:
+                await self._publish(token, generation)
+                return
 
     async def _ask_for_code(self, *, is_first: bool) -> str:
         """Ask the application for a code.
@@ -409,25 +392,44 @@ class Renewal:
             if await self._is_published_meanwhile():
                 return
 
-    async def _exchange_once(self, code: str) -> Token | RenewalFailure:
-        """Exchange the code in a third of a call's timeout at most, so that waiting callers get its error."""
-        if code in self._state.lost_codes:
-            return RenewalFailure(why="authorize gave a code that was sent before, with unknown effect: send each code once")
-        timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
-        self._state.waits_for = f"the token exchange at {self.config.auth_url}"
-        token = await self.config.exchange(code, self._exchange, timeout)
-        self._state.waits_for = "the token store"
-        if isinstance(token, RenewalFailure) and token.is_in_doubt:
-            self._state.lost_codes.add(code)
-        return token
-
-    async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
+    async def _publish(self, token: Token, after: int) -> None:
         """Publish the token, or use that of another worker who was faster."""
         if await self._steps.publish(token, after):
             self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
         elif not await self._is_published():
-            return RenewalFailure(why="the token store took no new token, and holds no other")
-        return None
+            raise CredentialError("the token store took no new token, and holds no other")
+
+
+@raises_without_frames
+async def exchange_once(
+    config: OAuthClientConfig,
+    state: TokenState,
+    code: str,
+    exchange: Exchange,
+    timeout: float | None,
+    code_verifier: str | None = None,
+) -> Token:
+    """Exchange a code for a token, unless it was sent before with unknown effect.
+
+    Raises:
+        CredentialError: there is no token.
+    """
+    if code in state.lost_codes:
+        raise CredentialError("the code was sent before, with unknown effect: send each code once")
+    state.waits_for = f"the token exchange at {config.auth_url}"
+    try:
+        return await config.exchange(code, exchange, timeout, code_verifier)
+    except CredentialError as error:
+        if _is_in_doubt(error):
+            state.lost_codes.add(code)
+        raise
+    finally:
+        state.waits_for = "the token store"
+
+
+def _is_in_doubt(error: CredentialError) -> bool:
+    """Return True if the exchange got no response: the service may have used up the code."""
+    return isinstance(error.__cause__, TransportError) and error.effect is not Effect.NOT_SENT
 
 
 def _is_code(value: Any) -> bool:

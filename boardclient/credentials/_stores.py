@@ -1,22 +1,24 @@
-"""Tokens, the protocol of their stores, the record of an account, and stores in memory and encrypted."""
+"""Tokens, the protocol of their stores and its guard, the record of an account, and stores in memory and encrypted."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args
 
 import attrs
 
 from boardclient._environment import requires_extra
-from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._credentials import filled
+from boardclient._redaction import raises_without_frames, takes_secrets, without_frames
+from boardclient.credentials._credentials import SUPPLIED_SECONDS, filled, supplied
+from boardclient.errors import CredentialError
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet, MultiFernet
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("boardclient")
 
 T = TypeVar("T")
+
+_RELEASE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 0.5
+"""The limit for a step that is running when the session closes: it should end, but a store that hangs must not delay closing."""
 
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
 """The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
@@ -365,3 +371,75 @@ def _fernet_classes() -> tuple[type[Fernet], type[MultiFernet]]:
     with requires_extra("crypto", "EncryptedTokenStore"):
         from cryptography.fernet import Fernet, MultiFernet
     return Fernet, MultiFernet
+
+
+# --- the guard of an application's store
+
+
+def _is_stored(value: Any) -> bool:
+    return value is None or (isinstance(value, StoredToken) and isinstance(value.token, Token))
+
+
+_RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "read": (_is_stored, "a StoredToken or None"),
+    "generation": (lambda value: isinstance(value, int), "an int"),
+    "lease": (lambda value: isinstance(value, str) and value in get_args(LeaseState), "a LeaseState"),
+}
+"""What the methods of a store return, in code and in words. Of the others' results only the truth counts."""
+
+
+@attrs.frozen
+class GuardedStore:
+    """The steps at a store for one account. A step that fails raises a `CredentialError`."""
+
+    store: TokenStore
+    account: str
+
+    async def read(self) -> StoredToken | None:
+        """Return the stored token, None if there is none."""
+        stored: StoredToken | None = await self._step("read")
+        return stored
+
+    async def generation(self) -> int:
+        """Return the generation."""
+        generation: int = await self._step("generation")
+        return generation
+
+    async def publish(self, token: Token, after: int) -> bool:
+        """Publish the token, and return whether the store took it."""
+        step = self._step("publish", token, after, grace_seconds=_GRACE_SECONDS)
+        del token  # the frame stays with an error
+        return bool(await step)
+
+    async def delete(self) -> None:
+        """Delete the token."""
+        await self._step("delete")
+
+    async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseState:
+        """Ask for the lease, and return whether it was granted."""
+        state: LeaseState = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
+        return state
+
+    async def release(self, holder: str, cooldown: float = 0.0) -> None:
+        """Release the lease, within a second. If that fails, the lease runs out by itself."""
+        with contextlib.suppress(CredentialError):
+            await self._step("release", holder, cooldown, seconds=_RELEASE_SECONDS, grace_seconds=_GRACE_SECONDS)
+
+    async def _step(self, name: str, *arguments: object, seconds: float = SUPPLIED_SECONDS, grace_seconds: float = 0.0) -> Any:
+        is_valid, expected = _RESULTS.get(name, (lambda _: True, ""))
+        calling = supplied(
+            f"the token store failed: {name}",
+            getattr(self.store, name),
+            self.account,
+            *arguments,
+            is_valid=is_valid,
+            expected=expected,
+            seconds=seconds,
+            grace_seconds=grace_seconds,
+        )
+        del arguments
+        try:
+            return await calling
+        except CredentialError as error:
+            failure = without_frames(error)
+        raise failure

@@ -1,0 +1,239 @@
+"""A registered client: its options, and the exchange of a code for a token (interface 4.12, 5.9).
+
+The interface shows no response. Error messages hold no values of a success, only names, and of those only what can't be a token.
+Of a refusal they hold the description, with `***` in place of what may be a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, cast
+from urllib.parse import parse_qsl
+
+import attrs
+
+from boardclient import _wire
+from boardclient._redaction import raises_without_frames, redacted
+from boardclient._responses import Response, status_of
+from boardclient._transport import check_root
+from boardclient.credentials._credentials import Exchange, supplied
+from boardclient.credentials._stores import GuardedStore, Token, TokenStore
+from boardclient.errors import CredentialError, DecodeError, Effect, TransportError
+from boardclient.models import JsonValue, check_filled, check_seconds
+
+_EXCHANGE_SECONDS: Final = 30.0
+"""The time limit of an exchange on a session whose calls have no deadline. A renewal must end."""
+_PATH: Final = "/1/OAuthGetAccessToken"
+_TOKEN_NAMES: Final = ("access_token", "token")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
+_CLIENT_ERRORS: Final = frozenset({"invalid_client", "invalid_request", "unauthorized_client", "unsupported_grant_type"})
+"""The codes of RFC 6749, section 5.2, that the application's configuration causes."""
+_WORDS: Final = ("error_description", "message", "error", "detail", "title")
+"""The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
+_LONGEST_WORDS: Final = 200
+_PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-9]{1,3})[.,;:!?)'\"]{0,2}")
+"""A word that can't be a token: letters, or a short number."""
+
+
+@attrs.frozen(kw_only=True)
+class AuthorizationRequest:
+    """Say why the application is asked for an authorization code. Nothing in it is secret.
+
+    Args:
+        account: the account that the code is for.
+        first_time: True if no token is stored for the account.
+        attempt: how often a code was asked for since the service last accepted a token, from 1.
+    """
+
+    account: str
+    first_time: bool
+    attempt: int
+
+
+Authorize: TypeAlias = Callable[[AuthorizationRequest], Awaitable[str]]
+ParseToken: TypeAlias = Callable[[Mapping[str, JsonValue]], Token]
+"""Takes a token from the fields of the exchange's response."""
+
+
+def _checked_address(url: str) -> str:
+    return check_root(url, "auth_url", allow_insecure=True)  # the session says whether forms may go over plain http
+
+
+@attrs.frozen(kw_only=True)
+class OAuthClientConfig:
+    """The options of `OAuthCredentials`, which describes them, checked."""
+
+    client_id: str = attrs.field(repr=False)
+    client_secret: str = attrs.field(repr=False)
+    redirect_uri: str = attrs.field(repr=False)
+    auth_url: str = attrs.field(converter=_checked_address)
+    authorize: Authorize | None
+    key: str | None = attrs.field(repr=False)
+    store: TokenStore
+    account: str
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: ParseToken | None
+    lease_seconds: float
+    login_url: str | None
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("client_id", "client_secret", "redirect_uri", "account"):
+            check_filled(getattr(self, name), name)
+        for name in ("key", "login_url"):
+            if getattr(self, name) is not None:
+                check_filled(getattr(self, name), name)
+        if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
+            raise TypeError("authorize must be an async function or None, and parse_token a function")
+        steps = ("read", "generation", "publish", "delete", "lease", "release")
+        if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
+            raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
+        for name in ("authorize_timeout", "lease_seconds", "cooldown"):
+            check_seconds(getattr(self, name), name)
+        if self.renew_before_expiry is not None:
+            check_seconds(self.renew_before_expiry, "renew_before_expiry")
+        if not self.authorize_timeout > 0 or not self.lease_seconds > 0 or not self.cooldown >= 0:
+            raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
+        if self.renew_before_expiry is not None and not self.renew_before_expiry > 0:
+            raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
+
+    @property
+    def steps(self) -> GuardedStore:
+        """The steps at the store for this account."""
+        return GuardedStore(self.store, self.account)
+
+    @raises_without_frames
+    async def exchange(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None) -> Token:
+        """Send the code once, and return the token of the response. It may take `_EXCHANGE_SECONDS` if `timeout` is None.
+
+        Raises:
+            CredentialError: there is no token. Its effect is that of the exchange.
+        """
+        fields = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "code": code,
+            "redirect_uri": self.redirect_uri,
+        }
+        if code_verifier is not None:
+            fields["code_verifier"] = code_verifier
+        secrets = [value for name, value in fields.items() if name not in {"client_id", "redirect_uri"}]
+        try:
+            response = await exchange.post_form(self.auth_url + _PATH, fields, _EXCHANGE_SECONDS if timeout is None else timeout)
+        except TransportError as error:
+            lost = error
+        else:
+            try:
+                return await _token_of(response, self.parse_token, secrets)
+            except CredentialError as error:
+                error.message += f" (sent to {self.auth_url}{_PATH})"
+                raise
+        words = "was not sent" if lost.effect is Effect.NOT_SENT else "failed, with unknown effect"
+        failure = CredentialError(f"the token exchange {words}: {lost.message}", lost.effect)
+        failure.suggested_status = lost.suggested_status
+        raise failure from lost
+
+
+async def _token_of(response: Response, parse: ParseToken | None, secrets: Sequence[str]) -> Token:
+    """Return the token of a response. `secrets` are what the form held, which a refusal may repeat.
+
+    The response may be a JSON object as in RFC 6749 5.1, one with a field `token`, or the same form-encoded, with any content
+    type.
+    """
+    fields = _fields(response.body)
+    if not 200 <= response.status < 300:
+        raise _refusal(response, fields or {}, secrets)
+    if fields is None:
+        raise _no_token("its response is neither a JSON object nor form-encoded")
+    if parse is not None:
+        try:
+            parsed: Token = await supplied(
+                "parse_token", parse, fields, is_valid=lambda made: isinstance(made, Token), expected="a Token"
+            )
+        except CredentialError as error:
+            failure = _no_token(f"{error.message}: {_names(fields)}", error.__cause__)
+        else:
+            return parsed
+        raise failure
+    value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
+    if value is None:
+        raise _no_token(f"{_names(fields)}; parse_token can take it from another shape")
+    try:
+        return Token(value, _end(fields.get("expires_in"), time.time()))
+    except ValueError:
+        pass
+    raise _no_token("it holds characters that no request can carry")
+
+
+def _no_token(why: str, cause: BaseException | None = None) -> CredentialError:
+    error = CredentialError(f"the token exchange gave no token: {why}", Effect.DONE)
+    error.suggested_status, error.__cause__ = 502, cause
+    return error
+
+
+def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
+    """Decode a JSON object or a form. None if the body is neither."""
+    try:
+        decoded = _wire.decode(body)
+    except DecodeError:
+        pass
+    else:
+        return decoded if isinstance(decoded, dict) else None
+    try:
+        pairs = parse_qsl(body.decode().strip(), strict_parsing=True)
+    except ValueError:
+        return None
+    return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two fields of one name the first counts
+
+
+def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> CredentialError:
+    found = fields.get("error")  # RFC 6749, section 5.2
+    code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) else None
+    explanation = f" ({code})" if code else ""
+    if response.status == 400:
+        explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
+    words = _own_words(response, fields, secrets)
+    why = f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
+    error = CredentialError(why, status_of(response.status).effect)
+    # Only a bad code comes from the user's browser. A 400 that does not say why may be that too.
+    error.suggested_status = 400 if response.status == 400 and code not in _CLIENT_ERRORS else 502
+    return error
+
+
+def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
+    """Return the description of a refusal, without secrets and what may be a token."""
+    texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
+    if not texts and response.headers.get("Content-Type", "").startswith("text/plain"):
+        texts = [response.body.decode("utf-8", "replace")]
+    said = "".join(texts[:1]).encode(errors="replace")
+    plain = redacted(said, secrets, _LONGEST_WORDS).decode(errors="replace")
+    shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]
+    return " ".join(shown) if set(shown) - {"***"} else ""
+
+
+def _names(fields: Mapping[str, JsonValue]) -> str:
+    """Return the names of fields in words, without those that may be a token."""
+    shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
+    hidden = len(fields) - len(shown)
+    return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
+
+
+def _is_padding(value: JsonValue) -> bool:
+    """Return True if a value may be the padding of a base64 token."""
+    return isinstance(value, str) and not value.strip("=")
+
+
+def _end(expires_in: JsonValue, now: float) -> datetime | None:
+    """Return when a lifetime in seconds ends. None if it is no positive number."""
+    try:
+        seconds = float(expires_in)  # type: ignore[arg-type]  # -- what is no number raises
+        if isinstance(expires_in, bool) or not math.isfinite(seconds) or seconds <= 0:
+            return None
+        return datetime.fromtimestamp(now, UTC) + timedelta(seconds=seconds)
+    except (TypeError, ValueError, OverflowError):
+        return None
