@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import attrs
 
-from boardclient._redaction import forms_of, masked
+from boardclient._redaction import forms_of, is_free_of
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
 _ATOMS = (
@@ -77,7 +77,7 @@ def _checked(secrets: Iterable[str]) -> list[str]:
 
 
 def _encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
-    """Return what to search for with `boardclient._redaction.masked`, which undoes percent-encoding and escapes by itself."""
+    """Return what to search for with `boardclient._redaction.is_free_of`, which undoes percent-encoding and escapes by itself."""
     given = [*secrets]
     forms = {*forms_of(given)}
     for secret in given:
@@ -102,7 +102,7 @@ def _encoded(raw: bytes) -> set[bytes]:
 
 def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return any(form in raw for form in forms) or masked(raw, forms) != raw
+    return not is_free_of(raw, forms)
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, object]]:
