@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+
+import attrs
 
 from boardclient.errors import BoardClientError, Effect
 from boardclient.logs import CALLS
@@ -74,10 +75,9 @@ PARENT: Final[ContextVar[Activity | None]] = ContextVar("boardclient_activity", 
 """The renewal or bulk run that the running task works for, or the call for which it obtains credentials."""
 
 
+@attrs.define(kw_only=True, eq=False, repr=False)
 class Activity:
     """Something that the client does, from `begin` to `end`, as instruments see it.
-
-    Two are made for each call that is followed, so the outcome is in class-level defaults until the end.
 
     Args:
         kind: What it is.
@@ -91,51 +91,35 @@ class Activity:
         root: The URL before the path.
         template: The path with the names of its parameters, None if it is not known.
         number: The number of the attempt, from 1.
+        headers: Headers of the request besides the session's own. Instruments may add to them.
+        state: What each instrument keeps for the activity.
+        http_version: The HTTP version of the response, such as (1, 1), None if it is not known.
+        counts: The results of a run, such as "created", and their numbers.
     """
 
-    error: BaseException | None = None
-    status: int | None = None
-    effect: Effect = Effect.NOT_SENT
-    why: str = ""
-    response_headers: Mapping[str, str] = {}  # not a proxy, which events could not be pickled with
-    http_version: tuple[int, int] | None = None
-    """The HTTP version of the response, such as (1, 1), None if it is not known."""
-    seconds: float = 0.0
-    counts: Mapping[str, int] = MappingProxyType({})
-    """The results of a run, such as "created", and their numbers."""
-    is_over: bool = False
-
-    def __init__(
-        self,
-        *,
-        kind: Kind,
-        operation: str,
-        instruments: tuple[Instrument, ...] = (),
-        call_id: str = "",
-        account: str | None = None,
-        parent: Activity | None = None,
-        method: str = "",
-        path: str = "",
-        root: str = "",
-        template: str | None = None,
-        number: int = 1,
-    ) -> None:
-        self.kind = kind
-        self.operation = operation
-        self.instruments = instruments
-        self.call_id = call_id
-        self.account = account
-        self.parent = parent
-        self.method = method
-        self.path = path
-        self.root = root
-        self.template = template
-        self.number = number
-        self.headers: dict[str, str] = {}
-        """Headers of the request besides the session's own. Instruments may add to them."""
-        self.state: dict[Instrument, Any] = {}
-        """What each instrument keeps for the activity."""
-        self._began = perf_counter()
+    kind: Kind
+    operation: str
+    instruments: tuple[Instrument, ...] = ()
+    call_id: str = ""
+    account: str | None = None
+    parent: Activity | None = None
+    method: str = ""
+    path: str = ""
+    root: str = ""
+    template: str | None = None
+    number: int = 1
+    headers: dict[str, str] = attrs.field(init=False, factory=dict)
+    state: dict[Instrument, Any] = attrs.field(init=False, factory=dict)
+    error: BaseException | None = attrs.field(init=False, default=None)
+    status: int | None = attrs.field(init=False, default=None)
+    effect: Effect = attrs.field(init=False, default=Effect.NOT_SENT)
+    why: str = attrs.field(init=False, default="")
+    response_headers: Mapping[str, str] = attrs.field(init=False, factory=dict)
+    http_version: tuple[int, int] | None = attrs.field(init=False, default=None)
+    seconds: float = attrs.field(init=False, default=0.0)
+    counts: Mapping[str, int] = attrs.field(init=False, factory=dict)
+    is_over: bool = attrs.field(init=False, default=False)
+    _began: float = attrs.field(init=False, factory=perf_counter)
 
     @property
     def url(self) -> str:
