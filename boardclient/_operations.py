@@ -353,8 +353,7 @@ def extended(
     reserved = CREDENTIAL_NAMES | request.definition.documented
     target, body = request.target, request.body
     if extra_query is not None:
-        pairs = _query(extra_query, "extra_query", reserved)
-        target = f"{target}?{urlencode(pairs, doseq=True, quote_via=quote)}" if pairs else target
+        target = _with_query(target, _query(extra_query, "extra_query", reserved))
     if extra_body is not None:
         assert body is not None  # noqa: S101 -- only calls with a body take it
         if not isinstance(extra_body, Mapping):
@@ -373,6 +372,10 @@ def _query(parameters: Parameters, name: str, reserved: frozenset[str]) -> dict[
         raise TypeError(f"{name} must be a mapping, not {type(parameters).__name__}")
     _check_names(parameters, name, reserved)
     return {check_text(key, name): _parameters(value, name) for key, value in parameters.items()}
+
+
+def _with_query(path: str, pairs: Mapping[str, list[str]]) -> str:
+    return f"{path}?{urlencode(pairs, doseq=True, quote_via=quote)}" if pairs else path
 
 
 def _check_names(given: Iterable[object], name: str, reserved: frozenset[str]) -> None:
@@ -397,21 +400,17 @@ def build_request(
     verb = check_text(method, "method").upper()
     if not _METHOD.fullmatch(verb):
         raise ValueError("method must be an HTTP method other than CONNECT and TRACE")
-    if not isinstance(params, Mapping | None):
-        raise TypeError(f"params must be a mapping, not {type(params).__name__}")
+    pairs = _query({} if params is None else params, "params", CREDENTIAL_NAMES)
     if not isinstance(repeatable, bool | None):
         raise TypeError(f"repeatable must be a bool or None, not {type(repeatable).__name__}")
-    pairs = {check_text(name, "params"): _parameters(value, "params") for name, value in (params or {}).items()}
-    named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
-    if CREDENTIAL_NAMES & named:
-        raise ValueError("key and token are added by the session: params and json must not hold them")
+    if isinstance(json, dict):
+        _check_names(json, "json", CREDENTIAL_NAMES)
     checked = _checked_path(path)
     is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable
     body = None if json is None else encode(_exactly(json, "json"))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
-    query = urlencode(pairs, doseq=True, quote_via=quote)
-    return Request(operation, f"{checked}?{query}" if query else checked, body)
+    return Request(operation, _with_query(checked, pairs), body)
 
 
 def _exactly(value: JsonValue, name: str) -> JsonValue:
