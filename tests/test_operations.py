@@ -56,16 +56,6 @@ def test_a_draft_is_sent_as_the_call_sends_it(
 IDENTIFIED = [(operation, values) for operation, identifier, values, _, _ in ENCODED if identifier is not None]
 
 
-@pytest.mark.parametrize(("operation", "values"), IDENTIFIED)
-@pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "\\", "a\n", "\x7f", "\ud800"])
-def test_a_bad_identifier_is_refused_before_anything_is_sent(
-    operation: ops.Operation[Any], values: dict[str, object], identifier: str
-) -> None:
-    """No operation builds a request for an identifier that could become another path."""
-    with pytest.raises(ValueError, match="_id "):
-        operation.request(identifier, **values)
-
-
 @pytest.mark.parametrize(
     ("operation", "identifier", "values", "error", "named"),
     [

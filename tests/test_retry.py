@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tenacity
 from retry_helpers import Naps, Script, call, failure, retrying, state_of
 from tenacity import AsyncRetrying, stop_after_attempt, wait_fixed
 
@@ -47,17 +46,6 @@ async def test_when_status_repeats_its_statuses(statuses: tuple[int, ...], kind:
     assert script.made == 1 + expected
 
 
-async def test_predicates_compose() -> None:
-    """`|` and `&` of tenacity join our predicates with each other and with tenacity's own."""
-    script = Script([failure("404"), failure("connect"), failure("400")])
-    outcome = await call(retrying(retry=when_safe | when_status(404), stop=stop_after_attempt(9)), [], script)
-    assert (script.made, outcome.status) == (3, 400)
-    both = when_safe & tenacity.retry_if_exception_type(RateLimitError)
-    script = Script([failure("429"), failure("connect")])
-    assert isinstance(await call(retrying(retry=both), [], script), TransportError)
-    assert script.made == 2
-
-
 # --- waits
 
 
@@ -92,12 +80,6 @@ def test_retry_after_is_waited_up_to_a_limit(kind: type[ApiError], asked: float 
     """The pause is what the response asks for, at most `at_most`, and what `otherwise` says where it asks for nothing."""
     wait = wait_retry_after(otherwise=wait_fixed(7), at_most=at_most)
     assert wait(state_of(kind("x", 429, retry_after=asked))) == pause
-
-
-def test_retry_after_has_a_default_otherwise() -> None:
-    """Without `otherwise` it is the full jitter, also for errors that no answer made and for successes."""
-    for outcome in (failure("transport"), 3, failure("500")):
-        assert 0 <= wait_retry_after()(state_of(outcome)) <= 0.05
 
 
 # --- budget
@@ -137,16 +119,6 @@ async def test_a_success_gives_back(order: str) -> None:
     for _ in range(50):
         await call(policy, [1])
     assert tokens.tokens == 100
-
-
-async def test_a_success_that_the_policy_saw_first_gives_one_back() -> None:
-    """Where tenacity is entered at once, a success at once earns the same single token."""
-    tokens = budget(50)
-    policy = Policy(retrying(stop=stop_after_attempt(2) | tokens, before=lambda state: None))
-    await call(policy, [failure("connect")])
-    assert tokens.tokens == 36
-    await call(policy, [1])
-    assert tokens.tokens == 37
 
 
 async def test_a_callbacks_value_is_no_success() -> None:
@@ -209,13 +181,6 @@ async def test_the_default_heeds_retry_after_up_to_twenty_seconds() -> None:
     slow, slower = RateLimitError("a", 429, retry_after=3.0), RateLimitError("b", 429, retry_after=99.0)
     assert await call(default(sleep=naps), [slow, slower, "value"]) == "value"
     assert naps.seconds == [3.0, 20.0]
-
-
-async def test_the_default_can_make_more_attempts() -> None:
-    """The number of attempts is the caller's."""
-    script = Script([failure("connect")])
-    await call(default(7, sleep=Naps()), [], script)
-    assert script.made == 7
 
 
 def test_each_default_has_a_budget_of_its_own() -> None:

@@ -60,8 +60,6 @@ RETRIES: dict[str, Any] = {
     "never": tenacity.retry_never,
     "function": own_predicate,
 }
-SEES_FIRST = {"unless type", "not message", "result", "not result", "result or safe", "async result", "async any", "always",
-              "function"}  # fmt: skip
 STOPS: dict[str, Any] = {
     "1": stop_after_attempt(1),
     "2": stop_after_attempt(2),
