@@ -1,6 +1,294 @@
-"""Limiters: their protocols, and `Pace`, which finds a service's limit."""
+"""`Pace`, which finds a service's limit by itself, and the protocols of limiters.
 
-from boardclient._pace._limiter import LONGEST_WAIT_SECONDS, Limiter, ReportingLimiter
-from boardclient._pace._pace import Pace
+`_controller` decides when attempts may start. This module makes them wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from boardclient._pace._controller import Controller
+from boardclient._pace._search import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST
+from boardclient._pace._timing import PacedAttempt
+from boardclient._redaction import takes_secrets
+
+if TYPE_CHECKING:
+    from boardclient._pace._shared import SharedController
 
 __all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace", "ReportingLimiter"]
+
+_Waiter = asyncio.Future[PacedAttempt]
+
+
+class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):
+    """An asynchronous context manager that is entered around each attempt.
+
+    `Pace` and `aiolimiter.AsyncLimiter` are limiters.
+    """
+
+
+class ReportingLimiter(Limiter, Protocol):
+    """A limiter that also receives the result of each attempt.
+
+    `report` is called inside the limiter's block, by the task that entered it.
+    """
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
+        """Receive the result of an attempt.
+
+        Args:
+            status: The status of the response, or None without a response.
+            retry_after: The seconds for which the service asked to wait, or None.
+            seconds: The duration of the attempt in seconds.
+        """
+        ...
+
+
+@takes_secrets  # a URL with a password is refused
+class Pace:
+    """A limiter that finds a service's limit by itself, and stays just below it.
+
+    No limits are documented (interface 8). A pace begins with 16 attempts in flight, and allows more while nothing is refused
+    and responses do not become slower. After a refusal with status 429 it measures how much the service accepts, and from then on
+    probes for more from time to time. While refusals continue, all attempts wait as long as `Retry-After` says; without it, one
+    attempt at a time is made. Refusals that are as frequent at a lower rate do not slow it down, nor does a single one.
+
+    Pass one pace as `limiter=` to all sessions, calls and bulk runs that use the same credentials, so that they share what it has
+    found. Waiting attempts start in the order in which they came. A pace does not repeat refused calls; the retry policy does.
+
+    It can be made anywhere, serves one event loop at a time, and need not be closed. docs/design/pace.md describes its rules.
+
+    Args:
+        start_rate: The initial rate in starts per second, which doubles every 0.6 s until the first refusal. None, the default,
+            limits only the attempts in flight until then.
+        max_in_flight: The largest number of attempts in flight. 1000 by default.
+        shared: The path of a SQLite file, or `postgresql://…` without a password, through which the paces of several processes
+            are one. It needs the extra `workers`, and may be the ledger of `boardclient.distributed`. None, the default: the
+            pace is this process's alone.
+        account: What the paces that are one have in common, if processes use several credentials. "" by default.
+        clock: A monotonic function that returns seconds. `time.monotonic` by default.
+
+    Raises:
+        ValueError: `start_rate` or `max_in_flight` is out of range, or `shared` can't be used.
+        JournalError: the file of `shared` is on a network file system. `async with` raises it if the database can't be reached at
+            first. Later, attempts wait until it can.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_rate: float | None = None,
+        max_in_flight: int = 1000,
+        shared: str | os.PathLike[str] | None = None,
+        account: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if start_rate is not None and not LOWEST <= start_rate <= HIGHEST:
+            raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts per second")
+        if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
+            raise ValueError("max_in_flight must be a whole number of at least 1")
+        self._clock = clock
+        self._controller: Controller | SharedController = Controller(start_rate, max_in_flight)
+        if shared is not None:
+            self._controller = self._share(shared, account, start_rate, max_in_flight)
+        self._held: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
+        self._waiters: deque[_Waiter] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+
+    @classmethod
+    def after_refusal(
+        cls,
+        workers: int,
+        *,
+        places: int | None = None,
+        sent: int,
+        began: float,
+        retry_after: float | None,
+        clock: Callable[[], float],
+    ) -> Pace:
+        """Return a pace for workers that were not limited until their first refusal.
+
+        Args:
+            workers: How many attempts may be in flight at most.
+            places: How many may be in flight now. None, the default, means all.
+            sent: How many attempts have ended, including the refused one.
+            began: The time on the clock at which the first one started.
+            retry_after: The seconds that the refusal asks for, None if it names none.
+            clock: A monotonic clock in seconds.
+        """
+        pace = cls(max_in_flight=workers, clock=clock)
+        pace._controller = controller = Controller(None, workers, places=places or workers)
+        controller.take_over(sent, began, clock(), retry_after)
+        return pace
+
+    def _share(self, place: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:
+        from boardclient._pace._shared import SharedController  # it needs the extra `workers`
+
+        return SharedController(
+            place,
+            account,
+            rate,
+            most,
+            clock=self._clock,
+            waiting=lambda: len(self._waiters),
+            wake=self._grant_permits,
+            fail=self._fail,
+        )
+
+    # --- what it found
+
+    @property
+    def rate(self) -> float | None:
+        """The current rate in starts per second.
+
+        It is None while only the attempts in flight are limited.
+        """
+        rate = self._controller.rate
+        return rate if rate < HIGHEST else None
+
+    @property
+    def limit(self) -> float | None:
+        """The service's limit in requests per second, or None until one was measured."""
+        return self._controller.limit
+
+    @property
+    def in_flight(self) -> int:
+        """The number of attempts in flight."""
+        return self._controller.in_flight
+
+    @property
+    def workers(self) -> int:
+        """How many attempts may be in flight now. It changes with rate and latency."""
+        return self._controller.places
+
+    @property
+    def held_seconds(self) -> float | None:
+        """The seconds for which refusals still hold all attempts, or None."""
+        seconds = self._controller.held_until - self._clock()
+        return seconds if seconds > 0 else None
+
+    def __repr__(self) -> str:
+        rate = "" if self.rate is None else f"{self.rate:.3g}/s, "
+        limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"
+        waiting = sum(not waiter.done() for waiter in self._waiters)
+        return f"<Pace {rate}{limit}, {self.in_flight} of {self.workers} in flight, {waiting} waiting>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a Pace can't be pickled: build one in each process")
+
+    # --- permits to start
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._move(loop)
+        now = self._clock()
+        if not self._waiters and self._controller.next_start() <= now:
+            attempt = self._controller.start(now)
+        else:
+            attempt = await self._permit(loop)
+        task = asyncio.current_task(loop)
+        held = self._held
+        if held:
+            attempt.outer = held.get(task)
+        held[task] = attempt
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        attempt = self._held.pop(task, None)
+        if attempt is None:
+            raise RuntimeError("a Pace must be left by the task that entered it")
+        if attempt.outer is not None:
+            self._held[task] = attempt.outer
+        self._controller.end(attempt)
+        if self._waiters:
+            self._grant_permits()
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Receive the result of the attempt that the current task is making.
+
+        Args:
+            status: The status of the response, or None without a response.
+            retry_after: The seconds for which the service asked to wait, or None. Used while it continues to refuse (429, 503).
+            seconds: The duration of the attempt in seconds.
+
+        Raises:
+            RuntimeError: the current task is not inside an `async with` block of this pace.
+        """
+        attempt = self._held.get(asyncio.current_task())
+        if attempt is None:
+            raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
+        self._controller.report(attempt, self._clock(), status, retry_after, seconds)
+
+    async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
+        """Wait for a permit. A cancellation returns one that was already granted."""
+        waiter: _Waiter = loop.create_future()
+        self._waiters.append(waiter)
+        self._grant_permits()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._controller.cancel(waiter.result())
+            self._grant_permits()
+            raise
+
+    def _grant_permits(self) -> None:
+        """Start the waiting attempts that are due, and set the timer for the next one."""
+        controller, waiters, now = self._controller, self._waiters, self._clock()
+        while waiters:
+            if waiters[0].done():  # it was cancelled
+                waiters.popleft()
+                continue
+            due = controller.next_start()
+            if due > now:
+                break
+            waiters.popleft().set_result(controller.start(now))
+        else:
+            due = math.inf
+        if due == self._due and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = due
+        if due < math.inf and self._loop is not None:
+            self._timer = self._loop.call_later(due - now, self._on_timer)
+
+    def _fail(self, error: Exception) -> None:
+        """End the wait of all attempts."""
+        for waiter in self._waiters:
+            if not waiter.done():  # pragma: no branch -- one that was cancelled, and has not left the queue yet
+                waiter.set_exception(copy.copy(error))
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._grant_permits()
+
+    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bind the pace to another event loop, and forget the attempts of a closed one."""
+        if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
+            raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
+        for attempt in self._held.values():
+            inner: PacedAttempt | None = attempt
+            while inner is not None:
+                self._controller.end(inner)
+                inner = inner.outer
+        self._held.clear()
+        self._waiters.clear()
+        self._timer, self._due = None, math.inf
+        self._loop = loop

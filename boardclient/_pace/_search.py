@@ -16,12 +16,14 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from boardclient._pace._limiter import LONGEST_WAIT_SECONDS
 from boardclient._pace._timing import PacedAttempt, Schedule
 
 LOWEST: Final = 0.05
 HIGHEST: Final = 1e5
 """The lowest and highest rate in starts per second. The highest means that the rate is not limited."""
+
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""The longest time that a `Retry-After` is waited for. A bulk run that is asked to wait longer ends."""
 
 # growth
 _DOUBLING: Final = math.log(2) / 0.6
@@ -75,11 +77,11 @@ _MOST_USUAL: Final = 0.15
 """A larger share of refusals is never usual."""
 _TRIED: Final = 0.8
 """The rate of a trial, as a part of the accepted one before."""
-_ENOUGH: Final = 8
-_LEAST: Final = 16
-_MOST: Final = 300
+_TRIAL_REFUSALS: Final = 8
 _TRIAL_SECONDS: Final = 15.0
-"""How many refusals a trial takes, or else how many attempts at least and at most, and seconds: two shares differ by chance."""
+_SHORTEST_TRIAL: Final = 16
+_LONGEST_TRIAL: Final = 300
+"""A trial ends after so many refusals, or seconds, and after so many attempts at least and at most: shares differ by chance."""
 _BELIEF: Final = 0.5
 """The part of a usual share that is still believed after a block that it does not explain."""
 
@@ -173,7 +175,8 @@ class Trial:
     def usual(self, serial: int) -> float | None:
         """Return the part that is usual because it is still refused, None if more attempts are needed."""
         count = serial - self.serial
-        if self.refused < _ENOUGH and count < max(_LEAST, min(_MOST, _ENOUGH / self.share, _TRIAL_SECONDS * self.accepted)):
+        expected = min(_LONGEST_TRIAL, _TRIAL_REFUSALS / self.share, _TRIAL_SECONDS * self.accepted)
+        if self.refused < _TRIAL_REFUSALS and count < max(_SHORTEST_TRIAL, expected):
             return None
         return min(_EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
