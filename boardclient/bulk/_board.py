@@ -110,7 +110,7 @@ class RunBoard:
         self.lists = frozenset(item.id for item in lists)
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
-    async def listing(self, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
+    async def listing(self, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
         """Read the cards. If some are missing that may be too new to be listed, wait and read them again.
 
         The arguments are those of `Listing`.
@@ -119,16 +119,16 @@ class RunBoard:
             BoardClientError: the board could not be read.
         """
         confirmed = await self._ledger.confirmed()
-        listing = await self._listed(confirmed, samples, is_doubted)
+        listing = await self._listed(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
         if listing.missing and wait > 0:
             await asyncio.sleep(wait)
-            listing = await self._listed(confirmed, samples, is_doubted)
+            listing = await self._listed(confirmed, samples, is_recycled)
         return listing
 
-    async def _listed(self, confirmed: IdSet, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
+    async def _listed(self, confirmed: IdSet, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
         async def take(slices: Iterator[list[Card]]) -> Listing:
-            listing = Listing(self._baseline, confirmed, samples, is_doubted)
+            listing = Listing(self._baseline, confirmed, samples, is_recycled)
             for cards in slices:
                 for card in cards:
                     listing.add(card)

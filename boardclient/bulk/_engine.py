@@ -129,7 +129,7 @@ class Engine:
         if self.is_halted:
             return
         self.is_halted = True
-        self._note_limit()
+        self._set_most()
         self._source.give_up()
         self._hold.end()
         self._caller.withdraw(self._calls)
@@ -200,7 +200,7 @@ class Engine:
     def _begin_phase(self, phase: BulkPhase, words: str | None = None, seconds: float | None = None) -> None:
         """Note what the run does from now on, in words for instruments, and for how long if it waits."""
         self._tally.begin_phase(phase, words, seconds)
-        self._note_limit()
+        self._set_most()
         self._notify()
 
     def _notify(self) -> None:
@@ -236,7 +236,7 @@ class Engine:
                 insort_left(self._ready, row, key=_put_off_at)
             case "set aside":
                 self._aside[row.state].append(row)
-                self._note_limit()
+                self._set_most()
             case "withdraw":
                 self._ledger.withdraw([row])
             case "found":
@@ -330,8 +330,8 @@ class Engine:
 
     # --- which row is sent next
 
-    def _note_limit(self) -> None:
-        """Note whether rows may be sent, but for a hold: what decides about it has changed."""
+    def _set_most(self) -> None:
+        """Set how many workers may have a row, but for a hold: what decides about it has changed."""
         is_shut = self.is_halted or self._tally.phase == "reading the board" or len(self._doubted) >= _MOST_DOUBTS
         self._most = 0 if is_shut else 2 * self._options.workers
 
@@ -561,7 +561,7 @@ class Engine:
             self._ledger.seen.add(card.id)
             self._happen(row, "found", card)
         elif error is not None:
-            self._happen(row, "not told", error=error)
+            self._happen(row, "undecided", error=error)
         elif row.sends >= MOST_SENDS:
             why = f"sent {row.sends} times, and not on the board: {row.error}"
             self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))

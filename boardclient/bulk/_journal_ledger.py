@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from boardclient import _wire
 from boardclient._responses import is_final
 from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._ledger import Doubt, to_the_end
-from boardclient.bulk._life import Row, RowAction, RowKey, RowState
+from boardclient.bulk._ledger import Doubt, RowState, to_the_end
+from boardclient.bulk._life import Row, RowAction, RowKey
 from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError, JournalError

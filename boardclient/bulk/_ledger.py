@@ -10,13 +10,17 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from boardclient.bulk._life import Row, RowKey
 from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
+
+RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
+"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; refused for good; refused for
+now, or not sent; reported as unknown; deleted again. Refused rows are sent by the next run, whatever the reason was."""
 
 
 class Doubt(NamedTuple):

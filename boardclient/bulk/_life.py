@@ -18,9 +18,6 @@ RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
 RowAction: TypeAlias = Literal["send", "done", "doubtful"]
 """What to do with a row of the input: send it; skip it, since it is done; find out whether its card exists."""
-RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
-"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; refused for good; refused for
-now, or not sent; reported as unknown; deleted again. Refused rows are sent by the next run, whatever the reason was."""
 
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
 """What a run does with a row of unknown effect: read the board, report it, or send it again."""
@@ -38,7 +35,7 @@ Event: TypeAlias = Literal[
     "admitted", "known", "in doubt", "unsendable",
     "taken", "given back", "created", "put off", "waited too long", "refused", "refused too often", "lost", "lost too often",
     "accepted another", "outage is over",
-    "found", "absent", "absent too often", "not told", "not listed", "given up",
+    "found", "absent", "absent too often", "undecided", "not listed", "given up",
     "stopped",
 ]  # fmt: skip
 
@@ -109,12 +106,12 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("open", "given up"): ("ended", "unknown"),
         ("open", "stopped"): ("ended", "unknown"),
         ("doubted", "found"): ("ended", "found"),
-        ("doubted", "not told"): ("ended", "unknown"),
+        ("doubted", "undecided"): ("ended", "unknown"),
         ("doubted", "not listed"): ("open", "set aside"),
         ("open", "found"): ("ended", "found"),
         ("open", "absent"): ("ready", "keep back"),
         ("open", "absent too often"): ("ended", "failed"),
-        ("open", "not told"): ("ended", "unknown"),
+        ("open", "undecided"): ("ended", "unknown"),
         ("open", "not listed"): ("open", "set aside"),
     },
 }
@@ -154,8 +151,8 @@ class Row:
     """When its effect became unknown in this run, on the loop's clock."""
     named: str | None = None
     """The card that a response named, though it was known already: a service may give identifiers again."""
-    absent_at: Extent | None = None
-    """How many cards a listing showed that lacked its card, since it was last sent."""
+    absent_from: Extent | None = None
+    """The size of a listing that lacked its card, since it was last sent."""
     sent_as = 0
     """The number of its last request among those of the run."""
     sends = 0

@@ -40,8 +40,8 @@ class Listing:
     """A listing of a board, read card by card. Owned by one reading.
 
     `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` are the identifiers of confirmed cards to keep as they are listed. `is_doubted` tells which of these cards to
-    keep since they may be others by now: a service may give the identifier of a deleted card again.
+    `samples` are the identifiers of confirmed cards to keep as they are listed. `is_recycled` tells which cards with known
+    identifiers to keep: a service may give the identifier of a deleted card again.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Listing:
         baseline: IdSet | None,
         confirmed: IdSet,
         samples: Container[str] = (),
-        is_doubted: Callable[[Card], bool] | None = None,
+        is_recycled: Callable[[Card], bool] | None = None,
     ) -> None:
         self.has_baseline = baseline is not None
         self.count = 0
@@ -60,8 +60,8 @@ class Listing:
         """How many rows were confirmed with a card that is another row's."""
         self.unaccounted: list[Card] = []
         """The cards that are neither in the baseline nor confirmed."""
-        self.doubted: list[Card] = []
-        """The cards in the baseline or confirmed that `is_doubted` keeps."""
+        self.recycled: list[Card] = []
+        """The cards that `is_recycled` keeps."""
         self.samples: dict[str, Card] = {}
         """The listed cards that were asked for as samples, by identifier."""
         self.fields: set[str] = set()
@@ -69,7 +69,7 @@ class Listing:
         self._baseline = IdSet() if baseline is None else baseline
         self._all_confirmed = confirmed
         self._wanted = samples
-        self._is_doubted = is_doubted
+        self._is_recycled = is_recycled
         self._seen = IdSet()
         self._by_list: Counter[str] = Counter()
         self._looks = array("q")
@@ -93,8 +93,8 @@ class Listing:
         elif not was_there:
             self.unaccounted.append(attrs.evolve(card, extra={}))
             return
-        if self._is_doubted is not None and self._is_doubted(card):
-            self.doubted.append(attrs.evolve(card, extra={}))
+        if self._is_recycled is not None and self._is_recycled(card):
+            self.recycled.append(attrs.evolve(card, extra={}))
 
     def has_row(self, card_id: str) -> bool:
         """Return True if a card was known to belong to a row."""

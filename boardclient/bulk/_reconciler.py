@@ -112,7 +112,7 @@ class Reconciler:
 
     async def _listing(self, rows: Sequence[Row] = ()) -> Listing:
         """Read the cards, and note in which reading each was listed first. `rows` are in doubt, as the unknown ones are."""
-        listing = await self._board.listing(self._samples.ids, self._doubts([*rows, *self._unknown]))
+        listing = await self._board.listing(self._samples.ids, self._recycling([*rows, *self._unknown]))
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
@@ -120,7 +120,7 @@ class Reconciler:
                 self.unaccounted[card.id] = len(self._read_at)
         return listing
 
-    def _doubts(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
+    def _recycling(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
         """Return a test for cards with known identifiers that may be these rows' by now.
 
         A response named them, they show a row's secret marker, or show its other marker or its name and did not before.
@@ -129,13 +129,13 @@ class Reconciler:
             return None
         named, names, wanted = {row.named for row in rows}, {normal(row.draft.name) for row in rows}, self.markers.of_all(rows)
 
-        def is_doubted(card: Card) -> bool:
+        def is_recycled(card: Card) -> bool:
             is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
             if card.id in named or (is_marked and self.markers.are_secret):
                 return True
             return (is_marked or normal(card.name or "") in names) and not self._board.is_noted(card.id, card)
 
-        return is_doubted
+        return is_recycled
 
     def _since(self, row: Row) -> int:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
@@ -180,7 +180,7 @@ class Reconciler:
         A card whose identifier is known is a row's if it shows its secret marker. If it shows another marker of the row, equals
         the row, or was named by its response, that is not clear.
         """
-        known = listing.doubted
+        known = listing.recycled
         found, unclear = self.markers.match(rows, [*listing.unaccounted, *(known if self.markers.are_secret else ())])
         shows, shared = self.markers.match(rows, () if self.markers.are_secret else known)
         given, copies = {card.id for card in found.values()}, listing.copies()
@@ -192,11 +192,11 @@ class Reconciler:
         earlier = {place: Claim(doubt.content, b"%d" % doubt.seq, 0) for place, doubt in enumerate(others, len(rows))}
         free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in given]
         equal, equally = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
-        doubted, by_id = EqualCards(known, evidence.fields), {card.id: card for card in chain(listing.unaccounted, known)}
+        recycled, by_id = EqualCards(known, evidence.fields), {card.id: card for card in chain(listing.unaccounted, known)}
         for place, claim in claims.items():
             draft = rows[place].draft
             # The card of a row that is the same is that row's.
-            cards = [card for card in doubted.to(claim.content) if not self._board.is_noted(card.id, draft)]
+            cards = [card for card in recycled.to(claim.content) if not self._board.is_noted(card.id, draft)]
             cards += shared.get(place, [shows[place]] if place in shows else [])
             if place in equal and (cards or _is_copy(equal[place], draft, copies) or not evidence.shows_as_sent(draft.list_id)):
                 cards.append(equal.pop(place))
@@ -213,11 +213,11 @@ class Reconciler:
             return _unknown(row, "its response named a card which is known as another")
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
-        if row.absent_at is not None and listing.has_grown(row.absent_at) and evidence.has_later_sample(row):
-            row.absent_at = None
+        if row.absent_from is not None and listing.has_grown(row.absent_from) and evidence.has_later_sample(row):
+            row.absent_from = None
             return RowFinding(row)
         extent = listing.extent(list_id)
-        row.absent_at = extent if row.absent_at is None else min(row.absent_at, extent)
+        row.absent_from = extent if row.absent_from is None else min(row.absent_from, extent)
         return RowFinding(row, is_open=True)
 
     def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
@@ -235,7 +235,7 @@ class Reconciler:
         """
         listing = await self._listing()
         missing = await self._board.look_for_missing(listing, self._samples.ids)
-        others = [*listing.unaccounted, *(card for card in listing.doubted if card.id in self._named)]
+        others = [*listing.unaccounted, *(card for card in listing.recycled if card.id in self._named)]
         second = self._second_cards(others, listing)
         duplicated = [card for card in others if card.id in second]
         unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []

@@ -28,7 +28,7 @@ _REFUSED_PATIENCE_SECONDS: Final = 60.0
 """How long refusals hold a run."""
 _UNKNOWN_PATIENCE_SECONDS: Final = 30.0
 """How long failures of unknown effect hold a run. It is short because each try leaves a row in doubt."""
-_FIRST_PATIENCE_SECONDS: Final = 15.0
+_NEW_SERVICE_PATIENCE_SECONDS: Final = 15.0
 """How long a run waits for a service that has accepted nothing yet, whose address may be wrong, if no timeout is shorter."""
 _SERIES: Final = 5
 """How many failures without an acceptance between them are an outage, if the requests were sent."""
@@ -71,7 +71,7 @@ class Hold:
         self._changed = changed
         self._waits_for_consent = waits_for_consent
         self._loop = asyncio.get_running_loop()
-        self._first_patience = min(_FIRST_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
+        self._new_service_patience = min(_NEW_SERVICE_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
         self._has_contact = False
         self._failures = 0
         self._failing_since: float | None = None
@@ -122,7 +122,7 @@ class Hold:
         effect = Effect.NOT_SENT if is_read and error.effect is Effect.UNKNOWN else error.effect
         patience = {Effect.NOT_SENT: PATIENCE_SECONDS, Effect.REJECTED: _REFUSED_PATIENCE_SECONDS}
         found = patience.get(effect, _UNKNOWN_PATIENCE_SECONDS)
-        return found if self._has_contact else min(found, self._first_patience)
+        return found if self._has_contact else min(found, self._new_service_patience)
 
     def lets_through(self) -> bool:
         """Return True if the current task's request may be sent: there is no hold, or it is one that is tried."""

@@ -20,7 +20,8 @@ import attrs
 from boardclient._environment import find_location
 from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta, translated
 from boardclient.bulk._journal_ledger import RunFile, named, read_content
-from boardclient.bulk._life import RowAction, RowKey, RowState
+from boardclient.bulk._ledger import RowState
+from boardclient.bulk._life import RowAction, RowKey
 from boardclient.bulk._recognition import Content
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
