@@ -232,8 +232,6 @@ class Renewal:
         failure = None
         try:
             failure = await self._renew()
-        except SessionClosedError:
-            pass
         finally:
             self.is_over = True
             followed.end(failure)
@@ -249,8 +247,8 @@ class Renewal:
             if await self._has_to_obtain():
                 async with self._lease_kept():
                     await self._obtain()
-        except SessionClosedError:
-            raise
+        except (Overtaken, SessionClosedError):
+            pass
         except Exception as error:
             failure = self._failure_of(error)
             if self._may_hold_lease and await self._is_published_meanwhile():
@@ -346,19 +344,17 @@ class Renewal:
         generation = await self._steps.generation() if before is None else before.generation
         # A third of a call's timeout, so that waiting callers get the error of the exchange.
         timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
-        for is_last in (False, True):
-            try:
-                code = await self._ask_for_code(is_first=before is None)
-            except Overtaken:
-                return
+        is_second = False
+        while True:
+            code = await self._ask_for_code(is_first=before is None)
             try:
                 token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
+                break
             except CredentialError as error:
-                if is_last or not _is_in_doubt(error):
+                if is_second or not _is_in_doubt(error):
                     raise
-            else:
-                await self._publish(token, generation)
-                return
+                is_second = True
+        await self._publish(token, generation)
 
     async def _ask_for_code(self, *, is_first: bool) -> str:
         """Ask the application for a code.
@@ -366,7 +362,7 @@ class Renewal:
         Raises:
             Overtaken: another worker has published a token first.
         """
-        assert self.config.authorize is not None  # noqa: S101 -- _follow has asked
+        assert self.config.authorize is not None  # noqa: S101 -- otherwise no lease is taken
         self._state.asked += 1
         self._state.waits_for = f"the user's consent (the authorize callback of account {self.config.account!r})"
         watch = asyncio.create_task(self._watch())
