@@ -49,30 +49,6 @@ async def test_first_use(timeout: float | None, expected: float) -> None:
 
 
 @virtual
-async def test_a_token_in_the_store_is_used() -> None:
-    """The token in the store is used, and the user is not asked."""
-    store = MemoryTokenStore()
-    await store.publish("default", Token("kept"), 0)
-    application, session = Application(), FakeSession()
-    assert await provider_of(application, store=store).acquire(session) == Credentials("kept")
-    assert (application.requests, session.forms) == ([], [])
-
-
-@virtual
-async def test_a_401_for_an_older_token() -> None:
-    """Who comes late with a 401 gets the newer token at once."""
-    provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))
-    first = await provider.acquire(session)
-    provider.note_accepted(first)
-    renewed = await asyncio.gather(*(provider.renew(first, session) for _ in range(10)))
-    assert set(renewed) == {Credentials("t2")}
-    assert await provider.renew(first, session) is renewed[0]
-    await provider.note_refused(first, session)
-    assert await provider.acquire(session) is renewed[0]
-    assert len(session.forms) == 2
-
-
-@virtual
 async def test_an_acceptance_that_comes_late() -> None:
     """Neither an older token nor one that is refused already is proven by a response that comes late."""
     provider, session = provider_of(), FakeSession(token_response("t1"))

@@ -76,22 +76,6 @@ async def test_an_authorize_that_raises_it() -> None:
     assert len(application.requests) == 4
 
 
-@virtual
-async def test_a_refused_token_needs_consent() -> None:
-    """After a 401 the call raises it; the token of any other worker is used at the next look."""
-    store = MemoryTokenStore()
-    await store.publish("default", Token("first"), 0)
-    provider, session = waiting_provider(store=store), FakeSession()
-    first = await provider.acquire(session)
-    assert await provider.state() == "good"
-    assert isinstance(await error_of(provider.renew(first, session)), ConsentRequired)
-    assert await provider.state() == "needs consent"
-    await store.publish("default", Token("second"), 1)
-    await asyncio.sleep(0.06)
-    assert await provider.acquire(session) == Credentials("second")
-    assert await provider.state() == "good"
-
-
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
 @virtual
 async def test_a_good_token_that_another_worker_changes(change: str) -> None:

@@ -71,22 +71,6 @@ async def test_within_an_early_renewal_the_token_is_good(wall: SimpleNamespace) 
 
 
 @virtual
-async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
-    """A renewal ends with its session, without a failure; a call that waits on another session begins the next one."""
-    application = Application(asyncio.Event().wait)
-    provider, one, two = provider_of(application), FakeSession(), FakeSession(token_response())
-    waiting = [asyncio.create_task(provider.acquire(session)) for session in (one, one, two, two)]
-    await asyncio.sleep(1)
-    one.close()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    # Those of the closed session find the renewal that another began, or none.
-    assert results[2:] == [Credentials("t1")] * 2
-    assert all(isinstance(result, SessionClosedError | Credentials) for result in results[:2])
-    assert [request.attempt for request in application.requests] == [1, 2]
-    assert provider._state.failure is None
-
-
-@virtual
 async def test_a_session_that_closes_amid_the_exchange() -> None:
     """An exchange that ends with its session is not a failure, and no cool-down follows."""
     provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_response())

@@ -36,34 +36,12 @@ async def test_a_store_s_own_credential_error_is_raised() -> None:
 
 
 @virtual
-async def test_a_lease_that_can_not_be_given_back() -> None:
-    """If the lease can't be released after a renewal, no call fails: the lease runs out by itself."""
-    provider = provider_of(store=Scripted("release", raising(OSError("no disk"))))
-    credentials = await provider.acquire(FakeSession(token_response()))
-    assert credentials.token == "t1"
-
-
-@virtual
 async def test_a_store_that_hangs_when_the_lease_is_given_back() -> None:
     """The token is there: no call waits long for a step that none of them needs."""
     began = asyncio.get_running_loop().time()
     store = Scripted("release", asyncio.Event().wait)
     assert (await provider_of(store=store).acquire(FakeSession(token_response()))).token == "t1"
     assert asyncio.get_running_loop().time() - began < 2
-
-
-@virtual
-async def test_another_holder_that_was_faster() -> None:
-    """The second one to publish uses the token of the first."""
-    store = MemoryTokenStore()
-
-    async def overtaken() -> str:
-        await store.publish("default", Token("theirs"), 0)
-        return "code"
-
-    provider = provider_of(Application(overtaken), store=store)
-    assert (await provider.acquire(FakeSession(token_response("ours")))).token == "theirs"
-    assert await store.read("default") == StoredToken(Token("theirs"), 1)
 
 
 @virtual
@@ -338,11 +316,3 @@ async def test_callbacks_that_wait_for_each_other_in_a_circle(number: int) -> No
     error = await error_of(providers[0].acquire(session))
     assert "authorize waits for itself: it used a session with the credentials of account 'account 0'" in str(error)
     assert asyncio.get_running_loop().time() < 1
-
-
-@virtual
-async def test_junk_of_other_methods() -> None:
-    """A step of no account's renewal is guarded too."""
-    provider = provider_of(store=Scripted("delete", raising(Odd())))
-    with pytest.raises(CredentialError, match="the token store failed: delete raised Odd"):
-        await provider.forget()

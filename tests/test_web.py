@@ -164,14 +164,6 @@ async def test_five_tabs_finish_in_any_order(
     assert exchanges(service) == 5
 
 
-async def test_the_sixth_tab_drops_the_first(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
-    """A flow beyond five drops the oldest one, which is not of this browser any more."""
-    states = [browser.begin(sign_in)["state"] for _ in range(6)]
-    await refused(browser, sign_in, "foreign", code="c", state=states[0])
-    for state in states[1:]:
-        await browser.complete(sign_in, code=service.new_code(), state=state)
-
-
 async def test_failed_redirects_sign_no_user_in(service: BoardService, session: AsyncSession) -> None:
     """Replay, expiry, another browser, a refusal and a malformed redirect have each their reason, and no exchange."""
     browser, other, clock = Browser(), Browser(), Clock(1_800_000_000.0)

@@ -30,7 +30,7 @@ from web_apps import (
     starlette_client,
 )
 
-from boardclient import AsyncSession, MemoryTokenStore, StoredToken
+from boardclient import AsyncSession
 from boardclient.integrations.aiohttp_web import AiohttpBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
@@ -139,26 +139,6 @@ async def test_signing_out_takes_a_post(consenting: BoardService, running: Runni
         for target, location in (("", "/"), ("?return_to=/goodbye", "/goodbye"), ("?return_to=//evil.example", "/")):
             left = await browser.open(f"/logout{target}", "POST")
             assert (left.status, left.header("Location")) == (303, location)
-
-
-async def test_a_token_store_that_fails_is_503(consenting: BoardService, running: Running) -> None:
-    """A page that needs a user is unavailable, and says nothing of the store."""
-
-    class Broken(MemoryTokenStore):
-        is_broken = False
-
-        async def read(self, account: str) -> StoredToken | None:
-            if self.is_broken:
-                raise OSError("canary of the disk")
-            return await super().read(account)
-
-    store = Broken()
-    async with running(lambda: SignIn.from_env(store=store)) as send:
-        browser = Browser(send)
-        await browser.sign_in(consenting.members[0].id)
-        store.is_broken = True
-        reply = await browser.fetch("/me")
-    assert (reply.status, "canary" in reply.text) == (503, False)
 
 
 def page_of(error: SignInError) -> str:

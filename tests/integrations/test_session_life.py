@@ -41,19 +41,6 @@ async def test_opened_in_one_task_and_closed_in_another() -> None:
         _ = boards.session
 
 
-async def test_parts_of_an_application_share_a_session() -> None:
-    """An outer and an inner lifespan open it once, and the last one to end closes it."""
-    made = Made()
-    boards = BoardSessions(made.new)
-    async with boards.running():
-        async with boards.running():
-            assert made.states == ["open"]
-        assert made.states == ["open"]
-    assert made.states == ["closed"]
-    async with boards.running():
-        assert made.states == ["closed", "open"]
-
-
 async def test_parts_that_start_at_once_share_a_session() -> None:
     """A second start waits for the function that makes the session, and the last end closes it."""
     made = Made()

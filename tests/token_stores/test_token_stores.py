@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta, timezone
 from typing import Any
 
@@ -112,21 +110,3 @@ async def test_error_of_publish_carries_no_token(monkeypatch: pytest.MonkeyPatch
 
 
 # --- in memory
-
-
-def test_memory_store_serves_a_loop_in_each_thread() -> None:
-    """Of the tasks of many loops one gets the lease, and one publishes each generation."""
-    shared, together = MemoryTokenStore(), threading.Barrier(8)
-
-    async def race(number: int) -> tuple[str, list[bool]]:
-        together.wait(10)
-        state = await shared.lease("a", f"holder {number}", 60.0)
-        return state, [await shared.publish("a", Token(f"{number}"), after) for after in range(200)]
-
-    with ThreadPoolExecutor(8) as threads:
-        done = list(threads.map(lambda number: asyncio.run(race(number)), range(8)))
-    assert sorted(state for state, _ in done) == ["granted"] + ["held"] * 7
-    assert all(sum(won) <= 1 for won in zip(*(won for _, won in done), strict=True))
-    stored = asyncio.run(shared.read("a"))
-    assert stored is not None
-    assert stored.generation == sum(sum(won) for _, won in done)

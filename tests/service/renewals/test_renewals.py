@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from fault_helpers import Held
-from renewal_helpers import Consent, exchanges, refusals, until
+from renewal_helpers import Consent, exchanges, refusals
 
 from boardclient import (
     AuthorizationRequest,
@@ -30,30 +30,6 @@ async def test_a_thousand_in_flight(service: BoardService, consent: Consent) -> 
     assert len(members) == 1000
     assert refusals(service) == 1000
     assert (len(consent.asked), exchanges(service)) == (2, 2)  # each once at first use
-
-
-async def test_staggered_refusals(service: BoardService, consent: Consent) -> None:
-    """Of 200 answers 401 that come before, during and after the renewal only the first leads to a callback."""
-    async with service.session(service.oauth_credentials(authorize=consent), max_connections=250, timeout=None) as session:
-        await session.members.me()
-        before, during, after = Held(), Held(), Held()
-        for fault, numbers in ((before, range(2, 62)), (during, range(62, 132)), (after, range(132, 202))):
-            service.faults.add(fault, "members.me", call=numbers)
-        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(200)]
-        await service.received("members.me", 201)
-        service.rules.expire_tokens()
-        consent.hold_up()
-        before.open()
-        await consent.reached()
-        during.open()
-        await until(lambda: refusals(service) == 130)
-        assert not any(task.done() for task in tasks)
-        consent.open.set()
-        await until(lambda: sum(task.done() for task in tasks) == 130)
-        after.open()
-        await asyncio.gather(*tasks)
-    assert refusals(service) == 200
-    assert (len(consent.asked), exchanges(service)) == (2, 2)
 
 
 @pytest.mark.parametrize("renewals", [1, 2])
