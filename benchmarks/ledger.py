@@ -30,9 +30,8 @@ from boardclient._database import Database
 from boardclient._pace._shared import Message, Store
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
-from boardclient.distributed._lease import Lease, claim
-from boardclient.distributed._parts import BATCH, PartLedger, read_states
-from boardclient.distributed._tables import events, parts
+from boardclient.distributed._ledger import events, parts, read_states
+from boardclient.distributed._parts import BATCH, Lease, PartLedger, claim
 from boardclient.testing import BoardService
 
 _CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000

@@ -10,7 +10,6 @@ import secrets
 import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
-from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
@@ -23,16 +22,26 @@ from boardclient._database import Database, checked_place, takes_place
 from boardclient._environment import optional, required
 from boardclient._pace import Pace
 from boardclient._redaction import takes_secrets
-from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult, digest, journal_identity
+from boardclient.bulk import BulkReport, BulkRun, CardResult, digest, journal_identity
 from boardclient.bulk._options import make_options
 from boardclient.credentials._oauth import OAuthCredentials
-from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
-from boardclient.distributed._parts import CLOSING, PartLedger, State, dump_drafts, load_drafts, read_states
-from boardclient.distributed._tables import events, jobs, parts
+from boardclient.distributed._ledger import (
+    CLOSING,
+    State,
+    dump_audit,
+    dump_drafts,
+    events,
+    jobs,
+    load_audit,
+    load_drafts,
+    parts,
+    read_states,
+)
+from boardclient.distributed._parts import Lease, LeaseLostError, PartLedger, claim, worker_name
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError
 from boardclient.events import BulkProgress
-from boardclient.models import Card, CardDraft, utc_timestamp
+from boardclient.models import Card, CardDraft
 from boardclient.session import AsyncSession
 
 _PART_ROWS: Final = 5000
@@ -430,7 +439,7 @@ async def _run(
                 raise ConsentRequired(f"the account of {job.name} has to sign in", job.account or "")
             if not lease.is_draining:
                 state = "open" if kept else "done"
-                await ledger.finish(run.report, _dump_audit(run.report), state=state)
+                await ledger.finish(run.report, dump_audit(run.report), state=state)
     finally:
         await ledger.aclose()
         with contextlib.suppress(JournalError):  # then it ends by itself
@@ -499,7 +508,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         rate=(counts["done"] - already) / seconds if seconds else 0.0,
         requests=int(requests),
         rejected=int(rejected),
-        audit=_load_audit(audits) if audits and all(audits) else None,
+        audit=load_audit(audits) if audits and all(audits) else None,
         audit_error=BoardClientError(failures[0]) if failures else None,
     )
 
@@ -597,33 +606,3 @@ def _result(seq: int, draft: CardDraft, known: State, *, is_earlier: bool) -> Ca
     is_unknown = state in {"logged", "unknown"}
     error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
     return CardResult(index=seq - 1, draft=draft, error=error, state="unknown" if is_unknown else "failed")
-
-
-def _dump_audit(of_run: BulkReport) -> str | None:
-    """Return an audit as it is stored, with cards and drafts as lists."""
-    if of_run.audit is None:
-        return None if of_run.audit_error is None else json.dumps({"audit_error": of_run.audit_error.message})
-    return json.dumps(attrs.asdict(of_run.audit, recurse=False), default=_fields)
-
-
-def _fields(value: Any) -> list[Any]:
-    due = None if value.due is None else utc_timestamp(value.due)
-    return [type(value).__name__, getattr(value, "id", None), value.name, value.list_id, value.desc, due]
-
-
-def _load_audit(stored: Sequence[dict[str, Any]]) -> BulkAudit:
-    """Return the audit of several jobs: counts are added, and cards listed one after another."""
-    values: dict[str, Any] = {}
-    for audit in stored:
-        for name, value in audit.items():
-            values[name] = values[name] + value if name in values else value
-    loaded: dict[str, Any] = {name: tuple(map(_loaded, one)) if isinstance(one, list) else one for name, one in values.items()}
-    return BulkAudit(**loaded)
-
-
-def _loaded(values: list[Any]) -> Card | CardDraft:
-    kind, card_id, name, list_id, desc, due = values
-    when = None if due is None else datetime.fromisoformat(due)
-    if kind == "Card":
-        return Card(card_id, name=name, list_id=list_id, desc=desc, due=when)
-    return CardDraft(name, list_id, desc=desc, due=when)

@@ -1,16 +1,26 @@
-"""A part of a ledger as the ledger of a run. A run knows no other difference between a part and a journal."""
+"""A part of a ledger: the lease, which says who may send its rows and until when, and the ledger of the run that holds it.
+
+A run knows no other difference between a part and a journal.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import secrets
+import socket
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
+import attrs
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
 from boardclient._responses import is_final
@@ -18,56 +28,136 @@ from boardclient.bulk import IdSet
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
-from boardclient.distributed._lease import Heartbeat, Lease
-from boardclient.distributed._tables import events, jobs, parts
-from boardclient.errors import BoardClientError
-from boardclient.models import Card, CardDraft, utc_timestamp
+from boardclient.distributed._ledger import CLOSING, State, events, jobs, parts, read_states
+from boardclient.errors import BoardClientError, JournalError
+from boardclient.models import Card, CardDraft
 
-CLOSING: Final = -1
-"""The number of the part that is run last: it reconciles what all others left in doubt, and holds the audit."""
 BATCH: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
 _NOTE_SECONDS: Final = 0.5
-
-State = tuple[str, str]
-"""What became of a row: "logged", "done", "failed", "waiting" or "unknown", and its card's identifier or the reason."""
-
-
-def dump_drafts(drafts: Sequence[CardDraft]) -> bytes:
-    """Return drafts as they are stored."""
-    values = [
-        [one.name, one.list_id, one.desc, None if one.due is None else utc_timestamp(one.due), one.pos, one.reference]
-        for one in drafts
-    ]
-    return zlib.compress(json.dumps(values).encode(), 1)
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""It runs on while a process, or the machine, is suspended (clock_gettime(2))."""
+_MARGIN: Final = 0.1
+"""The share of a lease that is left unused: a request that was checked leaves a moment later."""
 
 
-def load_drafts(stored: bytes) -> list[CardDraft]:
-    """Return drafts that were stored."""
-    values = json.loads(zlib.decompress(stored))
-    return [
-        CardDraft(name, list_id, desc, None if due is None else datetime.fromisoformat(due), pos, reference)
-        for name, list_id, desc, due, pos, reference in values
-    ]
+class LeaseLostError(JournalError):
+    """Another worker may have the part now. Nothing more is sent or recorded."""
 
 
-async def read_states(database: Database, job: str, part: int | None = None, *, until: int | None = None) -> dict[int, State]:
-    """Return what became of the rows of a part, or of all, by their numbers. Rows that were never sent are left out."""
-    wanted = events.c.job == job
-    if part is not None and part != CLOSING:
-        wanted &= events.c.part.in_([part, CLOSING])
-    if until is not None:
-        wanted &= events.c.id <= until
-    found: dict[int, State] = {}
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+def worker_name() -> str:
+    """Return a name that no other worker ever has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@attrs.define
+class Lease:
+    """The right to send the rows of a part, for `seconds` after each renewal. Owned by the ledger of the part."""
+
+    job: str
+    part: int
+    epoch: int
+    owner: str
+    seconds: float
+    deadline: float
+    """Until when requests may begin, on a clock that counts suspension."""
+    is_draining: bool = False
+    _is_lost: bool = False
+
+    def is_held(self) -> bool:
+        """Return False if another worker may have taken over."""
+        return not self._is_lost and _now() < self.deadline
+
+    def check(self) -> None:
+        """Check that a request may begin now.
+
+        Raises:
+            LeaseLostError: it may not: another worker may have taken over.
+        """
+        if not self.is_held():
+            raise self._lost()
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
+
+    async def renew(self, database: Database, connection: AsyncConnection) -> None:
+        """Renew the lease within a transaction.
+
+        Raises:
+            LeaseLostError: another worker has taken over.
+        """
+        began = _now()
+        renewed = await connection.execute(
+            parts.update()
+            .where(parts.c.job == self.job, parts.c.part == self.part, parts.c.epoch == self.epoch)
+            .values(lease_until=database.clock + self.seconds)
+        )
+        if renewed.rowcount != 1:
+            self._is_lost = True
+            raise self._lost()
+        self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
+
+
+async def claim(database: Database, job: str, part: int, owner: str, seconds: float) -> Lease | None:
+    """Take a part that is open and that no other worker holds. Return None if there is nothing to take."""
+    began = _now()
+    free = sa.or_(parts.c.lease_until < database.clock, parts.c.owner == owner)
     async with database.begin() as connection:
-        async for outcomes, sent in await connection.stream(
-            sa.select(events.c.outcomes, events.c.sent).where(wanted).order_by(events.c.id)
-        ):
-            found.update((seq, (state, detail)) for seq, state, detail in json.loads(outcomes))
-            found.update(
-                (seq, ("logged", "a worker has sent it, and ended before the response came")) for seq in json.loads(sent)
-            )
-    return found
+        epoch = await connection.scalar(
+            parts.update()
+            .where(parts.c.job == job, parts.c.part == part, parts.c.state != "done", free)
+            .values(state="open", epoch=parts.c.epoch + 1, owner=owner, lease_until=database.clock + seconds)
+            .returning(parts.c.epoch)
+        )
+    return None if epoch is None else Lease(job, part, epoch, owner, seconds, began + seconds * (1 - _MARGIN))
+
+
+class Heartbeat:
+    """Renews a lease from a thread of its own, which a busy event loop can't starve. Owned by the ledger of the part.
+
+    It gives up when the event loop stands still: a worker that does nothing should lose its part.
+    """
+
+    def __init__(self, where: str, lease: Lease, on_drain: Callable[[], object]) -> None:
+        self._where = where
+        self._lease = lease
+        self._on_drain = on_drain
+        self._loop = asyncio.get_running_loop()
+        self._alive_at = time.monotonic()
+        self._stopped = threading.Event()
+        self._tick()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._beat(),), name="boardclient-lease", daemon=True)
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """Stop renewing, and wait for the thread."""
+        self._timer.cancel()
+        self._stopped.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _tick(self) -> None:
+        self._alive_at = time.monotonic()
+        self._timer = self._loop.call_later(self._lease.seconds / 6, self._tick)
+
+    async def _beat(self) -> None:
+        database, lease = Database(self._where), self._lease
+        try:
+            while not self._stopped.wait(lease.seconds / 4):
+                if time.monotonic() - self._alive_at > lease.seconds / 2:
+                    continue
+                with contextlib.suppress(JournalError):  # the run meets it when it writes, or its deadline
+                    async with database.begin() as connection:
+                        await lease.renew(database, connection)
+                        drains = await connection.scalar(sa.select(jobs.c.is_draining).where(jobs.c.job == lease.job))
+                    if drains and not lease.is_draining:
+                        lease.is_draining = True
+                        self._loop.call_soon_threadsafe(self._on_drain)
+        finally:
+            await database.aclose()
 
 
 class PartLedger:

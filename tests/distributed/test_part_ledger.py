@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,11 +16,10 @@ from boardclient._operations import ADD_CARD
 from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._life import Row
-from boardclient.distributed import _lease, plan, report
 from boardclient.distributed import _parts as part_ledgers
-from boardclient.distributed._jobs import _dump_audit
-from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
-from boardclient.distributed._parts import CLOSING, PartLedger, read_states
+from boardclient.distributed import plan, report
+from boardclient.distributed._ledger import CLOSING, dump_audit, read_states
+from boardclient.distributed._parts import Lease, LeaseLostError, PartLedger, claim
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService
@@ -111,13 +109,6 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
     assert await claim(database, "job", 0, "third", 1.0) is None
 
 
-async def test_a_name_of_a_worker_is_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system need not name its boot."""
-    names = {worker_name(), worker_name()}
-    monkeypatch.setattr(_lease, "Path", lambda _: Path("/nowhere"))
-    assert len(names | {worker_name()}) == 3
-
-
 @pytest.mark.parametrize(
     "made",
     [
@@ -136,7 +127,7 @@ async def test_a_name_of_a_worker_is_new_each_time(monkeypatch: pytest.MonkeyPat
 async def test_the_audit_of_the_closing_part_is_that_of_the_job(database: Database, made: BulkReport) -> None:
     """Its numbers, cards and drafts are in the report, or why there is none."""
     ledger = await opened(database, await held(database, CLOSING))
-    await ledger.finish(made, _dump_audit(made))
+    await ledger.finish(made, dump_audit(made))
     await ledger.aclose()
     found = await report(database.where)
     assert found.audit == made.audit

@@ -45,7 +45,7 @@ from boardclient.distributed import (
     results,
     status,
 )
-from boardclient.distributed import _lease as leases
+from boardclient.distributed import _parts as leases
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
