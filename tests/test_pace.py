@@ -7,239 +7,211 @@ import itertools
 import math
 import pickle
 import re
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from virtual_loop import VirtualLoop
+from virtual_loop import virtually
 
 from boardclient import AsyncSession, DeadlineError, Effect, Pace, StaticCredentials
 
 # --- turns
 
 
-def virtually(test: Callable[[Callable[[], float]], Coroutine[Any, Any, None]]) -> None:
-    """Run a test, which is given the clock, on a loop whose time passes only by waiting."""
-    loop = VirtualLoop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(test(loop.time))
-
-
-def test_permits_are_granted_evenly_and_in_order() -> None:
+@virtually
+async def test_permits_are_granted_evenly_and_in_order() -> None:
     """Tasks start one by one, as fast as the rate, in the order in which they came."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=10.0, clock=clock)
+    turns: list[tuple[int, float]] = []
 
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=10.0, clock=clock)
-        turns: list[tuple[int, float]] = []
+    async def work(number: int) -> None:
+        async with pace as entered:
+            assert entered is pace
+            turns.append((number, clock()))
 
-        async def work(number: int) -> None:
-            async with pace as entered:
-                assert entered is pace
-                turns.append((number, clock()))
-
-        await asyncio.gather(*map(work, range(4)))
-        assert [number for number, _ in turns] == [0, 1, 2, 3]
-        gaps = [later[1] - earlier[1] for earlier, later in itertools.pairwise(turns)]
-        assert gaps == pytest.approx([0.1, 0.1, 0.1], abs=0.02)
-        assert pace.in_flight == 0
-
-    virtually(test)
+    await asyncio.gather(*map(work, range(4)))
+    assert [number for number, _ in turns] == [0, 1, 2, 3]
+    gaps = [later[1] - earlier[1] for earlier, later in itertools.pairwise(turns)]
+    assert gaps == pytest.approx([0.1, 0.1, 0.1], abs=0.02)
+    assert pace.in_flight == 0
 
 
-def test_a_later_task_does_not_overtake_a_due_permit() -> None:
+@virtually
+async def test_a_later_task_does_not_overtake_a_due_permit() -> None:
     """A task that comes when a permit is due, but not yet granted, waits behind the others."""
+    clock = asyncio.get_running_loop().time
+    ahead = 0.0
+    pace = Pace(start_rate=1.0, clock=lambda: clock() + ahead)
+    order: list[str] = []
 
-    async def test(clock: Callable[[], float]) -> None:
-        ahead = 0.0
-        pace = Pace(start_rate=1.0, clock=lambda: clock() + ahead)
-        order: list[str] = []
+    async def work(name: str) -> None:
+        async with pace:
+            order.append(name)
 
-        async def work(name: str) -> None:
-            async with pace:
-                order.append(name)
-
-        await work("first")
-        second = asyncio.create_task(work("second"))
-        await asyncio.sleep(0.0)
-        ahead = 5.0
-        await asyncio.gather(second, work("third"))
-        assert order == ["first", "second", "third"]
-
-    virtually(test)
+    await work("first")
+    second = asyncio.create_task(work("second"))
+    await asyncio.sleep(0.0)
+    ahead = 5.0
+    await asyncio.gather(second, work("third"))
+    assert order == ["first", "second", "third"]
 
 
-def test_no_more_are_in_flight_than_may_be() -> None:
+@virtually
+async def test_no_more_are_in_flight_than_may_be() -> None:
     """Who comes when all places are taken starts when one is given back."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=1000.0, max_in_flight=2, clock=clock)
+    most = 0
 
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=1000.0, max_in_flight=2, clock=clock)
-        most = 0
+    async def work() -> None:
+        nonlocal most
+        async with pace:
+            most = max(most, pace.in_flight)
+            await asyncio.sleep(1.0)
 
-        async def work() -> None:
-            nonlocal most
-            async with pace:
-                most = max(most, pace.in_flight)
-                await asyncio.sleep(1.0)
-
-        begun = clock()
-        await asyncio.gather(*(work() for _ in range(6)))
-        assert most == 2
-        assert pace.workers == 2
-        assert clock() - begun == pytest.approx(3.0, abs=0.1)
-
-    virtually(test)
+    begun = clock()
+    await asyncio.gather(*(work() for _ in range(6)))
+    assert most == 2
+    assert pace.workers == 2
+    assert clock() - begun == pytest.approx(3.0, abs=0.1)
 
 
 @pytest.mark.parametrize("cancelled", [[1], [3], [1, 2, 3]])
-def test_a_cancelled_waiter_uses_no_permit(cancelled: list[int]) -> None:
+@virtually
+async def test_a_cancelled_waiter_uses_no_permit(cancelled: list[int]) -> None:
     """Tasks behind a cancelled one start as if it had never come, and its place is free again."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=10.0, clock=clock)
+    turns: list[tuple[int, float]] = []
 
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=10.0, clock=clock)
-        turns: list[tuple[int, float]] = []
+    async def work(number: int) -> None:
+        async with pace:
+            turns.append((number, round(clock(), 1)))
 
-        async def work(number: int) -> None:
-            async with pace:
-                turns.append((number, round(clock(), 1)))
-
-        tasks = [asyncio.create_task(work(number)) for number in range(5)]
-        await asyncio.sleep(0.05)
-        for number in cancelled:
-            tasks[number].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        left = [number for number in range(5) if number not in cancelled]
-        assert [number for number, _ in turns] == left
-        assert turns[-1][1] - turns[0][1] == pytest.approx(0.1 * (len(left) - 1), abs=0.02)
-        assert pace.in_flight == 0
-        assert "0 waiting" in repr(pace)
-
-    virtually(test)
+    tasks = [asyncio.create_task(work(number)) for number in range(5)]
+    await asyncio.sleep(0.05)
+    for number in cancelled:
+        tasks[number].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    left = [number for number in range(5) if number not in cancelled]
+    assert [number for number, _ in turns] == left
+    assert turns[-1][1] - turns[0][1] == pytest.approx(0.1 * (len(left) - 1), abs=0.02)
+    assert pace.in_flight == 0
+    assert "0 waiting" in repr(pace)
 
 
-def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() -> None:
+@virtually
+async def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() -> None:
     """A task that is cancelled after its permit was granted, before it ran, returns the permit."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=0.1, max_in_flight=1, clock=clock)
+    turns: list[tuple[str, float]] = []
 
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=0.1, max_in_flight=1, clock=clock)
-        turns: list[tuple[str, float]] = []
+    async def work(name: str) -> None:
+        async with pace:
+            turns.append((name, clock()))
 
-        async def work(name: str) -> None:
-            async with pace:
-                turns.append((name, clock()))
-
-        await pace.__aenter__()
-        second, third = asyncio.create_task(work("second")), asyncio.create_task(work("third"))
-        await asyncio.sleep(30.0)
-        await pace.__aexit__(None, None, None)  # the second one starts
-        assert pace.in_flight == 1
-        second.cancel()
-        await asyncio.wait([second, third])
-        assert turns == [("third", pytest.approx(30.0, abs=0.1))]
-        assert pace.in_flight == 0
-
-    virtually(test)
+    await pace.__aenter__()
+    second, third = asyncio.create_task(work("second")), asyncio.create_task(work("third"))
+    await asyncio.sleep(30.0)
+    await pace.__aexit__(None, None, None)  # the second one starts
+    assert pace.in_flight == 1
+    second.cancel()
+    await asyncio.wait([second, third])
+    assert turns == [("third", pytest.approx(30.0, abs=0.1))]
+    assert pace.in_flight == 0
 
 
 @pytest.mark.parametrize(("asked", "held"), [(5.0, 5.0), (3600.0, 300.0)])
-def test_a_hold_delays_all_waiters_and_ends(asked: float, held: float) -> None:
+@virtually
+async def test_a_hold_delays_all_waiters_and_ends(asked: float, held: float) -> None:
     """Waiters start after the hold, of five minutes at most; until then the pace says how long it lasts."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=100.0, clock=clock)
-        assert pace.held_seconds is None
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=100.0, clock=clock)
+    assert pace.held_seconds is None
+    async with pace:
+        pace.report(200, None, 0.1)
+    for _ in range(2):
         async with pace:
-            pace.report(200, None, 0.1)
-        for _ in range(2):
-            async with pace:
-                await asyncio.sleep(0.1)
-                pace.report(429, asked, 0.1)
-        refused_at = clock()
-        assert pace.held_seconds == held
-        async with pace:
-            assert clock() == pytest.approx(refused_at + held, abs=0.02)
-            pace.report(200, None, 0.1)
-        assert pace.held_seconds is None
-        assert pace.limit is not None
-        assert pace.rate is not None
-        assert pace.rate < 100.0
-
-    virtually(test)
+            await asyncio.sleep(0.1)
+            pace.report(429, asked, 0.1)
+    refused_at = clock()
+    assert pace.held_seconds == held
+    async with pace:
+        assert clock() == pytest.approx(refused_at + held, abs=0.02)
+        pace.report(200, None, 0.1)
+    assert pace.held_seconds is None
+    assert pace.limit is not None
+    assert pace.rate is not None
+    assert pace.rate < 100.0
 
 
-def test_a_hold_delays_a_task_that_already_waits() -> None:
+@virtually
+async def test_a_hold_delays_a_task_that_already_waits() -> None:
     """A task that already waits for a permit waits for the end of a hold as well."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=1.0, clock=clock)
 
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=1.0, clock=clock)
-
-        async def refused(after: float) -> None:
-            async with pace:
-                await asyncio.sleep(after)
-                pace.report(429, 30.0, after)
-
-        async def work() -> float:
-            async with pace:
-                return clock()
-
-        await refused(0.1)
-        first = asyncio.create_task(refused(0.1))
-        await asyncio.sleep(0.0)
-        waiting = asyncio.create_task(work())
-        await first
-        refused_at = clock()
-        assert await waiting == pytest.approx(refused_at + 30.0, abs=0.1)
-
-    virtually(test)
-
-
-def test_a_report_belongs_to_the_innermost_attempt_of_its_task() -> None:
-    """Within a block inside a block the inner attempt is meant, afterwards the outer one."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=10.0, clock=clock)
-        told: list[float] = []
-        pace._controller.report = lambda attempt, *answer: told.append(attempt.started_at)  # type: ignore[method-assign]  # -- looked at from outside
+    async def refused(after: float) -> None:
         async with pace:
-            outer = clock()
-            await asyncio.sleep(1.0)
-            async with pace:
-                inner = clock()
-                pace.report(200, None, 0.1)
+            await asyncio.sleep(after)
+            pace.report(429, 30.0, after)
+
+    async def work() -> float:
+        async with pace:
+            return clock()
+
+    await refused(0.1)
+    first = asyncio.create_task(refused(0.1))
+    await asyncio.sleep(0.0)
+    waiting = asyncio.create_task(work())
+    await first
+    refused_at = clock()
+    assert await waiting == pytest.approx(refused_at + 30.0, abs=0.1)
+
+
+@virtually
+async def test_a_report_belongs_to_the_innermost_attempt_of_its_task() -> None:
+    """Within a block inside a block the inner attempt is meant, afterwards the outer one."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=10.0, clock=clock)
+    told: list[float] = []
+    pace._controller.report = lambda attempt, *answer: told.append(attempt.started_at)  # type: ignore[method-assign]  # -- looked at from outside
+    async with pace:
+        outer = clock()
+        await asyncio.sleep(1.0)
+        async with pace:
+            inner = clock()
             pace.report(200, None, 0.1)
-        assert told == [inner, outer]
-        assert pace.in_flight == 0
+        pace.report(200, None, 0.1)
+    assert told == [inner, outer]
+    assert pace.in_flight == 0
 
-    virtually(test)
 
-
-def test_reports_and_exits_from_elsewhere_are_refused() -> None:
+@virtually
+async def test_reports_and_exits_from_elsewhere_are_refused() -> None:
     """A report outside the block, and an exit by another task, say what is wrong."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(clock=clock)
-        with pytest.raises(RuntimeError, match="inside the Pace's"):
-            pace.report(200, None, 0.1)
-        await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]  # -- any awaitable that is a coroutine does
-        with pytest.raises(RuntimeError, match="by the task that entered it"):
-            await pace.__aexit__(None, None, None)
-
-    virtually(test)
+    clock = asyncio.get_running_loop().time
+    pace = Pace(clock=clock)
+    with pytest.raises(RuntimeError, match="inside the Pace's"):
+        pace.report(200, None, 0.1)
+    await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]  # -- any awaitable that is a coroutine does
+    with pytest.raises(RuntimeError, match="by the task that entered it"):
+        await pace.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e9])
-def test_an_impossible_latency_is_ignored(seconds: float) -> None:
+@virtually
+async def test_an_impossible_latency_is_ignored(seconds: float) -> None:
     """A clock that was set, or a limiter that reports nonsense, does not change the pace."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=100.0, clock=clock)
-        for _ in range(50):
-            async with pace:
-                pace.report(200, None, seconds)
-        assert pace.rate is not None
-        assert pace.rate >= 100.0
-        assert pace.limit is None
-
-    virtually(test)
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=100.0, clock=clock)
+    for _ in range(50):
+        async with pace:
+            pace.report(200, None, seconds)
+    assert pace.rate is not None
+    assert pace.rate >= 100.0
+    assert pace.limit is None
 
 
 def test_one_loop_at_a_time() -> None:
@@ -269,20 +241,18 @@ def test_one_loop_at_a_time() -> None:
     asyncio.run(use())
 
 
-def test_a_pace_shows_what_it_knows() -> None:
+@virtually
+async def test_a_pace_shows_what_it_knows() -> None:
     """The repr shows rate, limit and attempts in flight; there is no rate while only the latter are limited."""
     assert (Pace().rate, Pace().limit, Pace(start_rate=100.0).rate) == (None, None, 100.0)
     assert repr(Pace()) == "<Pace no limit met, 0 of 16 in flight, 0 waiting>"
     assert repr(Pace(start_rate=100.0, max_in_flight=8)) == "<Pace 100/s, no limit met, 0 of 8 in flight, 0 waiting>"
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=100.0, max_in_flight=8, clock=clock)
-        for status in (*[200] * 20, 429, 200):
-            async with pace:
-                pace.report(status, None, 0.1)
-        assert re.fullmatch(r"<Pace 7\d(\.\d)?/s, limit about 7\d(\.\d)?/s, 0 of \d in flight, 0 waiting>", repr(pace))
-
-    virtually(test)
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=100.0, max_in_flight=8, clock=clock)
+    for status in (*[200] * 20, 429, 200):
+        async with pace:
+            pace.report(status, None, 0.1)
+    assert re.fullmatch(r"<Pace 7\d(\.\d)?/s, limit about 7\d(\.\d)?/s, 0 of \d in flight, 0 waiting>", repr(pace))
 
 
 def test_a_pace_can_not_be_pickled() -> None:
@@ -319,18 +289,16 @@ async def test_a_session_reports_to_its_pace(wire: Any) -> None:
     assert pace.in_flight == 0
 
 
-def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> None:
+@virtually
+async def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> None:
     """A call that waits for a permit ends at its deadline, reports that nothing was sent, and leaves the queue."""
-
-    async def test(clock: Callable[[], float]) -> None:
-        pace = Pace(start_rate=0.05, clock=clock)
-        async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1:9", limiter=pace, timeout=5.0) as session:
-            async with pace:
-                with pytest.raises(DeadlineError) as raised:
-                    await session.members.me()
-            assert raised.value.effect is Effect.NOT_SENT
-            assert clock() == pytest.approx(5.0, abs=0.1)
-            assert pace.in_flight == 0
-            assert "0 waiting" in repr(pace)
-
-    virtually(test)
+    clock = asyncio.get_running_loop().time
+    pace = Pace(start_rate=0.05, clock=clock)
+    async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1:9", limiter=pace, timeout=5.0) as session:
+        async with pace:
+            with pytest.raises(DeadlineError) as raised:
+                await session.members.me()
+        assert raised.value.effect is Effect.NOT_SENT
+        assert clock() == pytest.approx(5.0, abs=0.1)
+        assert pace.in_flight == 0
+        assert "0 waiting" in repr(pace)
