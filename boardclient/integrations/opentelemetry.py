@@ -8,9 +8,8 @@ https://opentelemetry.io/docs/specs/semconv/http/.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import Token
-from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -41,7 +40,6 @@ _SUPPRESSED: Final = otel_context._SUPPRESS_HTTP_INSTRUMENTATION_KEY
 """Instrumentors of HTTP libraries make no span where this is set: `opentelemetry.instrumentation.utils`."""
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
-_OTHER: Final = "_OTHER"
 _CALLS_OF_A_RUN: Final = 100
 """How many calls of each operation have spans in a bulk run."""
 _PORTS: Final = {"https": 443, "http": 80}
@@ -154,11 +152,15 @@ class _OpenTelemetry(Instrument):
     def _begin_attempt(self, activity: Activity, call: _Follower | None) -> None:
         context, span = otel_context.get_current(), None
         if call is None or call.span is not None:
-            target = _target(activity.method, activity.root, activity.template)
-            attributes: dict[str, Any] = {**target.request, "url.full": activity.url}
+            attributes: dict[str, Any] = {**_request_of(activity), "url.full": activity.url}
+            if activity.method not in _METHODS:
+                attributes["http.request.method_original"] = activity.method
             if activity.number > 1:
                 attributes["http.request.resend_count"] = activity.number - 1
-            span = self._tracer.start_span(target.name, context, SpanKind.CLIENT, attributes)
+            name = activity.method if activity.method in _METHODS else "HTTP"
+            if activity.template is not None:
+                name = f"{name} {activity.template}"
+            span = self._tracer.start_span(name, context, SpanKind.CLIENT, attributes)
             context = trace.set_span_in_context(span, context)
         propagate.inject(activity.headers, context)
         # Around the exchange only: an application's own HTTP calls in callbacks keep their spans.
@@ -186,20 +188,19 @@ class _OpenTelemetry(Instrument):
         if follower.token is not None:
             otel_context.detach(follower.token)
         span, kind = follower.span, _error_type(activity)
-        attributes: dict[str, Any]
+        attributes: dict[str, Any] = {} if kind is None else {"error.type": kind}
         if activity.kind == "attempt":
-            attributes = _outcome(activity, kind)
-            measured = _target(activity.method, activity.root, activity.template).measured
-            self._duration.record(activity.seconds, {**measured, **attributes})
+            if activity.status is not None:
+                attributes["http.response.status_code"] = activity.status
+            if activity.http_version is not None:
+                attributes["network.protocol.version"] = "{}.{}".format(*activity.http_version)
+            scheme = activity.root.partition(":")[0]
+            self._duration.record(activity.seconds, {**_request_of(activity), "url.scheme": scheme, **attributes})
+        elif activity.kind == "renewal":
+            self._renewals.add(1, attributes)
+        attributes = attributes | {f"boardclient.{name}": number for name, number in activity.counts.items()}
+        if activity.kind in {"attempt", "call"}:
             attributes["boardclient.effect"] = activity.effect.value
-        else:
-            attributes = {f"boardclient.{name}": number for name, number in activity.counts.items()}
-            if kind is not None:
-                attributes["error.type"] = kind
-            if activity.kind == "call":
-                attributes["boardclient.effect"] = activity.effect.value
-            elif activity.kind == "renewal":
-                self._renewals.add(1, {} if kind is None else {"error.type": kind})
         if span is None:
             return
         if attributes:
@@ -209,47 +210,17 @@ class _OpenTelemetry(Instrument):
         span.end()
 
 
-@attrs.frozen
-class _Target:
-    """What all requests of one operation to one service have in common. Made once."""
-
-    name: str
-    """The name of their spans."""
-    request: Mapping[str, Any]
-    """The attributes that their spans share."""
-    measured: Mapping[str, Any]
-    """The attributes of their durations, without the outcome."""
-
-
-@lru_cache(maxsize=256)
-def _target(method: str, root: str, template: str | None) -> _Target:
-    known = method in _METHODS
-    named = {"http.request.method": method if known else _OTHER, **_server(root)}
-    if template is not None:
-        named["url.template"] = template
-    verb = method if known else "HTTP"
-    return _Target(
-        f"{verb} {template}" if template else verb,
-        named if known else {**named, "http.request.method_original": method},
-        {**named, "url.scheme": root.partition(":")[0]},
-    )
+def _request_of(activity: Activity) -> dict[str, Any]:
+    """Return the attributes that the span and the duration of an attempt share."""
+    named = {"http.request.method": activity.method if activity.method in _METHODS else "_OTHER", **_server(activity.root)}
+    if activity.template is not None:
+        named["url.template"] = activity.template
+    return named
 
 
 def _server(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     return {"server.address": parts.hostname or "", "server.port": parts.port or _PORTS.get(parts.scheme, 0)}
-
-
-def _outcome(activity: Activity, error_type: str | None) -> dict[str, Any]:
-    """Return what spans and durations say of the end of an attempt."""
-    attributes: dict[str, Any] = {}
-    if activity.status is not None:
-        attributes["http.response.status_code"] = activity.status
-    if activity.http_version is not None:
-        attributes["network.protocol.version"] = "{}.{}".format(*activity.http_version)
-    if error_type is not None:
-        attributes["error.type"] = error_type
-    return attributes
 
 
 def _error_type(activity: Activity) -> str | None:
