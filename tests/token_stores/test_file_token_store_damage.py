@@ -19,7 +19,7 @@ APPLICATION = int.from_bytes(b"bdKt")
 """What makes a SQLite file a token store."""
 
 
-@pytest.mark.parametrize("content", [b"hello\n", b"x" * 99, b"x" * 4096, b"SQLite format 3\x00" + b"\xff" * 5000])
+@pytest.mark.parametrize("content", [b"hello\n", b"SQLite format 3\x00" + b"\xff" * 5000])
 async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: FileTokenStore, content: bytes) -> None:
     """What SQLite can't read is refused, of whatever size, and stays as it is."""
     path.parent.mkdir(mode=0o700)
@@ -34,8 +34,6 @@ async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: Fi
     ("statements", "words"),
     [
         (["CREATE TABLE accounts (account TEXT)"], "is not a token store but another SQLite file"),
-        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA application_id = 5"], "is not a token store but another SQLite file"),
-        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA user_version = 1"], "is not a token store but another SQLite file"),
         (
             [f"PRAGMA application_id = {APPLICATION}", "PRAGMA user_version = 2"],
             "is of another version of boardclient: choose another path",
@@ -94,15 +92,10 @@ async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -
     "damage",
     [
         f"token = CAST(x'ff' || CAST('{SECRET}' AS BLOB) AS TEXT)",  # no UTF-8: SQLite's own error would show it
-        f"token = CAST('{SECRET}' AS BLOB)",
         "token = NULL",
-        "token = ''",
         "generation = 'many'",
-        "expires_at = 'tomorrow'",
         "expires_at = '2031-01-02T00:00:00'",
-        "expires_at = x'00'",
         "since = 'x'",
-        "until = x'00'",
         "generation = -1",
         "expires_at = '9999-12-31T23:59:59-23:59:99'",
         "token = NULL, generation = 0, expires_at = 'deleted'",
