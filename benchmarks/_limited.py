@@ -1,30 +1,29 @@
-"""A canned HTTP/1.1 server with an unannounced limit, for `pace.py --sockets`; run as a separate process."""
+"""A canned HTTP/1.1 server with an unannounced limit, for `starting.py`; run as a separate process."""
 
 import argparse
 import asyncio
 import itertools
 import json
-import math
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from pace_simulation import Bucket, Service, Window
+from pace_simulation import Bucket
 
 _CARD = json.dumps({"id": "%024x", "name": "Card", "desc": "", "url": "https://board.example/c/1"}).encode()
 _NUMBERS = itertools.count()  # each card has an identifier of its own
 
 
-def _answer(status: str, headers: str, body: bytes) -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+def _answer(status: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class _Limited(asyncio.Protocol):
     """Decides about each request after half the latency, and responds after the other half."""
 
-    def __init__(self, service: Service, latency: float, tells: bool) -> None:
-        self._service, self._latency, self._tells = service, latency, tells
+    def __init__(self, service: Bucket, latency: float) -> None:
+        self._service, self._latency = service, latency
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,18 +44,14 @@ class _Limited(asyncio.Protocol):
     def _decide(self) -> None:
         loop = asyncio.get_running_loop()
         wait = self._service.refuse(loop.time())
-        if wait is None:
-            answer = _answer("200 OK", "", _CARD % next(_NUMBERS))
-        else:
-            told = f"Retry-After: {math.ceil(wait)}\r\n" if self._tells else ""
-            answer = _answer("429 Too Many Requests", told, b"")
+        answer = _answer("200 OK", _CARD % next(_NUMBERS)) if wait is None else _answer("429 Too Many Requests", b"")
         loop.call_later(self._latency / 2, self._transport.write, answer)
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    service = Bucket(options.limit) if options.kind == "bucket" else Window(options.limit)
+    service = Bucket(options.limit)
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Limited(service, options.latency, options.tells), "127.0.0.1", 0, backlog=1024
+        lambda: _Limited(service, options.latency), "127.0.0.1", 0, backlog=1024
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
@@ -65,8 +60,6 @@ async def _serve(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=["bucket", "window"], default="bucket")
     parser.add_argument("--limit", type=float, default=50.0)
     parser.add_argument("--latency", type=float, default=0.05)
-    parser.add_argument("--tells", action="store_true")
     asyncio.run(_serve(parser.parse_args()))

@@ -1,30 +1,26 @@
 """Measure how much of an unknown limit a Pace uses, how often it is refused, and how it follows a limit that changes.
 
-The table is a simulation of discrete events on a clock of its own: the same seeds give the same figures. `--sockets` runs a
-session with a Pace against a limited server on the loopback interface, in real time.
+The table is a simulation of discrete events on a clock of its own: the same seeds give the same figures. `starting.py` runs
+against limited servers on the loopback interface, in real time.
 """
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
 import math
 import platform
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _arguments import count, positive
+from _arguments import count
 from _pace_cases import Case, Figures, cases, pace_at
 from pace_simulation import Bucket, Window
 
-from boardclient import AsyncSession, Pace, RateLimitError, StaticCredentials
+from boardclient import Pace
 
 _STYLE = """<style>
 text { fill: #444 } .axis { stroke: #999; fill: none } .rate { stroke: #2563eb; fill: none; stroke-width: 1.5 }
@@ -138,58 +134,6 @@ def _plot(path: Path, seconds: float = 120.0) -> None:
     path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
 
 
-# --- real sockets
-
-
-@contextlib.contextmanager
-def _server(*arguments: str) -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).with_name("_limited.py")), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
-
-
-async def _socket_run(base_url: str, seconds: float, tasks: int) -> tuple[list[tuple[float, bool]], Pace]:
-    pace, told = Pace(), []
-    begun = time.monotonic()
-    async with AsyncSession(StaticCredentials("t", "k"), base_url, limiter=pace, retry=None, timeout=None) as session:
-
-        async def work() -> None:
-            while True:
-                try:
-                    await session.cards.create("Card", list_id="l1")
-                    told.append((time.monotonic() - begun, True))
-                except RateLimitError as error:
-                    told.append((time.monotonic() - begun, False))
-                    await asyncio.sleep(error.retry_after or 0.5)
-
-        working = [asyncio.create_task(work()) for _ in range(tasks)]
-        await asyncio.sleep(seconds)
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
-    return told, pace
-
-
-def _sockets(seconds: float, limits: list[float], kinds: list[str]) -> list[dict[str, Any]]:
-    warm = min(15.0, seconds / 2)
-    print(f"\nreal sockets, from {warm:g} s to {seconds:g} s\n{'':<28}{'accepted/s':>11}{'use %':>8}{'refused %':>11}")
-    rows = []
-    for kind, limit, tells in itertools.product(kinds, limits, (False, True)):
-        with _server("--kind", kind, "--limit", str(limit), *(["--tells"] if tells else [])) as base_url:
-            told, pace = asyncio.run(_socket_run(base_url, seconds, tasks=64))
-        sent = [accepted for at, accepted in told if at >= warm]
-        rate = sum(sent) / (seconds - warm)
-        refused = sent.count(False) / max(1, len(sent))
-        name = f"{kind} {limit:g}/s{', Retry-After' if tells else ''}"
-        print(f"{name:<28}{rate:>11.1f}{rate / limit * 100:>8.1f}{refused * 100:>11.2f}   {pace!r}")
-        rows.append({"kind": kind, "limit": limit, "tells": tells, "rate": rate, "use": rate / limit, "refused": refused})
-    return rows
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=count, default=6, help="runs of each case")
@@ -198,14 +142,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--against", type=Path, metavar="FILE", help="show the figures of an earlier --json file above each line")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the rate against a limit that changes")
-    parser.add_argument("--sockets", action="store_true", help="real sockets and real time instead of the simulation")
-    parser.add_argument("--seconds", type=positive, default=35.0, help="length of each run with --sockets")
-    parser.add_argument("--socket-limits", type=positive, nargs="+", default=[50, 300])
     parser.add_argument("--smoke", action="store_true", help="a few cases: shows that it runs")
     options = parser.parse_args()
     if options.smoke:
         options.only, options.seeds = "/s, 8 workers", 1
-        options.seconds, options.socket_limits = 1.0, [50.0]
     return options
 
 
@@ -214,14 +154,9 @@ def main() -> None:
     options = _options()
     print(f"Python {platform.python_version()}, {platform.system()}")
     figures: dict[str, Any] = {"python": platform.python_version()}
-    if not options.sockets or options.smoke:
-        figures["table"] = _table(options)
-        figures["cost_us"] = _cost_us(2_000 if options.smoke else 50_000)
-        print(f"\nentering, reporting and leaving without a wait: {figures['cost_us']:.2f} us")
-    if options.sockets or options.smoke:
-        figures["sockets"] = _sockets(
-            options.seconds, options.socket_limits, ["window"] if options.smoke else ["bucket", "window"]
-        )
+    figures["table"] = _table(options)
+    figures["cost_us"] = _cost_us(2_000 if options.smoke else 50_000)
+    print(f"\nentering, reporting and leaving without a wait: {figures['cost_us']:.2f} us")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if options.svg:
