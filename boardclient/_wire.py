@@ -84,7 +84,7 @@ def decode(body: bytes | msgspec.Raw) -> JsonValue:
         return cast("JsonValue", _standard.decode(bytes(body).decode("utf-8-sig")))
     except _UNREADABLE:
         pass
-    raise _not_json()
+    raise DecodeError("the body is not JSON")
 
 
 def _check_utf_8(text: bytes) -> None:
@@ -95,10 +95,6 @@ def _check_utf_8(text: bytes) -> None:
     """
     if not text.isascii():
         text.decode()
-
-
-def _not_json() -> DecodeError:
-    return DecodeError("the body is not JSON")
 
 
 # --- fields
@@ -505,15 +501,11 @@ def _changed(model: type[T]) -> Callable[[str, bytes], T]:
         except DecodeError:
             value = None
         fields: Mapping[str, JsonValue] = value if isinstance(value, dict) else {}
-        filled = structure({**fields, "id": identifier})
+        filled: Any = structure({**fields, "id": identifier})
         raw = fields.get("id")
-        return filled if raw is None else _with_extra(filled, {"id": raw})
+        return cast("T", filled if raw is None else attrs.evolve(filled, extra={**filled.extra, "id": raw}))
 
     return read
-
-
-def _with_extra(value: T, more: Mapping[str, JsonValue]) -> T:
-    return cast("T", attrs.evolve(cast("Any", value), extra={**cast("Any", value).extra, **more}))
 
 
 created_board: Final[Callable[[bytes], Board]] = _one(_strict, Board)

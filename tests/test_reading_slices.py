@@ -95,33 +95,6 @@ def test_elements_that_begin_in_other_ways_are_split_together() -> None:
         _wire.cards(body[:-1] + b",]")
 
 
-def test_steps_give_what_one_reading_gives() -> None:
-    """A long list is read in steps, and value or error are those of one reading."""
-
-    def steps(operation: ops.Operation[Any], answer: RawResponse) -> tuple[int, Any]:
-        assert operation.read_in_steps is not None
-        running = operation.read_in_steps(answer)
-        for number in range(1000):
-            try:
-                next(running)
-            except StopIteration as end:
-                return number, end.value
-            except DecodeError as error:
-                return number, error
-        raise AssertionError
-
-    long = board(1000)
-    for operation in (ops.BOARD_CARDS, ops.BOARD_LISTS):
-        whole = RawResponse(200, {}, long)
-        number, values = steps(operation, whole)
-        assert (number > 3, values) == (True, operation.read(whole, "b"))
-        number, error = steps(operation, RawResponse(200, {}, long[:-1] + b",3]"))
-        assert (type(error), error.path) == (DecodeError, "[1000]")
-        shown = ops.unreadable(operation.request("b"), error, whole)
-        assert (shown.path, shown.__context__, shown.__traceback__) == ("[1000]", None, None)
-        assert str(shown).startswith("GET /1/boards/b/")
-
-
 class Answering:
     """A pool that answers everything with one body at once."""
 
@@ -137,7 +110,7 @@ def answering(session: AsyncSession, body: bytes) -> Any:
 
 
 async def test_other_tasks_run_while_a_long_response_is_read() -> None:
-    """Another task runs after each slice, and a short response is read at once."""
+    """Another task runs after each slice, and a short response is read at once. A wrong element is named in either."""
     turns = 0
 
     async def count() -> None:
@@ -153,8 +126,15 @@ async def test_other_tasks_run_while_a_long_response_is_read() -> None:
         assert turns == 0
         with answering(session, board(2000)):
             assert len(await session.boards.cards("b1")) == 2000
+            assert turns > 8
+            assert len(await session.boards.lists("b1")) == 2000
+        with (
+            answering(session, board(2000)[:-1] + b",3]"),
+            pytest.raises(DecodeError, match=r"^GET /1/boards/b1/cards") as caught,
+        ):
+            await session.boards.cards("b1")
         counting.cancel()
-    assert turns > 8
+    assert (caught.value.path, caught.value.__context__) == ("[2000]", None)
 
 
 async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> None:
@@ -171,13 +151,6 @@ async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> N
             await session._pipeline.call(request)
     assert caught.value.effect is Effect.UNKNOWN
     assert [attempt.effect for attempt in caught.value.attempts] == [Effect.UNKNOWN]
-
-
-@pytest.mark.parametrize("cards", [10, 200])
-def test_a_long_array_that_ends_in_a_comma_is_no_json(cards: int) -> None:
-    """Nothing after the last comma is as wrong at the end of a part as anywhere else."""
-    with mock.patch.object(_wire, "_PART_BYTES", 64), pytest.raises(DecodeError, match="not JSON"):
-        _wire.cards(b"[" + b'{"id":"c1","name":"n"},' * cards + b"]")
 
 
 def test_no_boundary_is_looked_for_for_ever() -> None:
