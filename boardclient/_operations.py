@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote, urlencode
@@ -37,7 +37,6 @@ REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
 
 Read: TypeAlias = "Callable[[RawResponse, Request[T]], T]"
 MakeFields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
-ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 
 @attrs.frozen(eq=False)
@@ -50,7 +49,7 @@ class Operation(Generic[T]):
         path: The path, with at most one `{name}`, which is filled with the percent-encoded identifier.
         read: Makes the value of a success from the response and its request.
         fields: Checks values and returns the fields of the body by their wire names. None if there is no body.
-        read_in_steps: Reads a long list instead of `read`, and yields after each step. None if the value is short.
+        slices: Reads a long list instead of `read`, and yields its parts. None if the value is no list.
         repeatable: Whether a second request leaves the service in the same state as the first.
         signable_body: Whether the credentials can go into the body.
         documented: The names of the body's fields on the wire, which only the arguments of a call set.
@@ -61,7 +60,7 @@ class Operation(Generic[T]):
     path: str
     read: Read[T]
     fields: MakeFields | None = None
-    read_in_steps: ReadInSteps[T] | None = None
+    slices: Callable[[bytes], Iterator[T]] | None = None
     repeatable: bool = False
     signable_body: bool = True
     documented: frozenset[str] = frozenset()
@@ -170,19 +169,6 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
     return card
 
 
-def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
-    """Make the reader of a list that reads it in slices."""
-
-    def gather(response: RawResponse) -> Generator[None, None, list[T]]:
-        values: list[T] = []
-        for more in slices(response.body):
-            values += more
-            yield
-        return values
-
-    return gather
-
-
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
@@ -269,14 +255,14 @@ ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
 )
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
     "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.cards),
-    read_in_steps=_gathered(_wire.slices_of_cards), repeatable=True,
+    slices=_wire.slices_of_cards, repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
     "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.slices_of_cards), repeatable=True
 )
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
     "boards.lists", "GET", "/1/boards/{board_id}/lists", _strict(_wire.lists),
-    read_in_steps=_gathered(_wire.slices_of_lists), repeatable=True,
+    slices=_wire.slices_of_lists, repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
     "cards.get", "GET", "/1/cards/{card_id}", _strict(_wire.card), repeatable=True

@@ -13,7 +13,12 @@ from pathlib import Path
 from conf import DRAWINGS, MERMAID, drawing_of
 from playwright.sync_api import sync_playwright
 
-_SETTINGS = {"startOnLoad": False, "fontFamily": "sans-serif", "htmlLabels": False, "flowchart": {"htmlLabels": False, "wrappingWidth": 300}}
+_SETTINGS = {
+    "startOnLoad": False,
+    "fontFamily": "sans-serif",
+    "htmlLabels": False,
+    "flowchart": {"htmlLabels": False, "wrappingWidth": 300},
+}
 
 
 def main() -> None:

@@ -140,12 +140,12 @@ async def test_other_tasks_run_while_a_long_response_is_read() -> None:
 async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> None:
     """The deadline covers reading too: the call is not reported as unsent, and the attempt is in the history."""
 
-    def endless(body: bytes) -> Iterator[None]:
+    def endless(body: bytes) -> Iterator[list[Card]]:
         while True:
             loop_clock.advance(1)
-            yield
+            yield []
 
-    request = attrs.evolve(ops.BOARD_CARDS, read_in_steps=endless).request("b1")
+    request = attrs.evolve(ops.BOARD_CARDS, slices=endless).request("b1")
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example", timeout=30) as session:
         with answering(session, board(1000)), pytest.raises(DeadlineError) as caught:
             await session._pipeline.call(request)

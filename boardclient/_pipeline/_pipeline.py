@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
 from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -262,10 +262,10 @@ class Pipeline:
         if credentials is not self._provider.accepted:
             self._provider.note_accepted(credentials)
         try:
-            if definition.read_in_steps is None or len(response.body) <= AT_ONCE_BYTES:
+            if definition.slices is None or len(response.body) <= AT_ONCE_BYTES:
                 value = definition.read(response, request)
             else:
-                value = await _read(definition.read_in_steps(response), context)
+                value = await _gather(definition.slices(response.body), context)
         except DecodeError as error:
             shown = credentials.redact(response, *context.rejected_credentials)
             return self._recorded(context, response, unreadable(request, error, shown, self._core.host))
@@ -430,14 +430,12 @@ def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError
     return BoardClientError(f"{line}: ended by {type(error).__name__}, see the log", effect)
 
 
-async def _read(steps: Generator[None, None, T], context: CallContext) -> T:
-    """Read a response in steps, and let other tasks run in between."""
+async def _gather(slices: Iterator[T], context: CallContext) -> T:
+    """Read a long list, and let other tasks run after each slice."""
     context.stage = "receive"
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            context.stage = "idle"
-            value: T = end.value
-            return value
+    values: Any = []
+    for values_of_slice in slices:
+        values += values_of_slice
         await asyncio.sleep(0)
+    context.stage = "idle"
+    return cast("T", values)
