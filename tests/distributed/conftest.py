@@ -40,16 +40,6 @@ class Server:
             self.control("-m", "immediate", "stop")
         self.control("start")
 
-    def limit_files(self, size: int | None) -> None:
-        """Let no file grow beyond a size, as on a disk that is full: what is written there fails, None ends that."""
-        (main, *_) = (self.folder / "data" / "postmaster.pid").read_text().split()
-        children = Path(f"/proc/{main}/task/{main}/children")
-        user = "postgres" if os.geteuid() == 0 else None
-        limit = f"--fsize={'unlimited' if size is None else size}:"
-        for each in (lambda: [main], lambda: children.read_text().split()):  # a new child has the limit already
-            for process in each():
-                subprocess.run(["prlimit", limit, "--pid", process], check=process == main, user=user, stderr=subprocess.DEVNULL)
-
     def new_database(self) -> str:
         """Create a database, and return its URL."""
         name = f"test_{uuid4().hex}"
@@ -73,7 +63,6 @@ def postgresql() -> Iterator[Server]:
         shutil.chown(folder, user)
     server = Server(_FOLDERS[0], folder, port)
     line = [str(server.programs / "initdb"), "-D", str(folder / "data"), "-U", "postgres", "--auth=trust", "--no-sync"]
-    line += ["--wal-segsize=1"]  # its files are smaller than a table that is to be the first without room
     subprocess.run(line, check=True, user=user, stdout=subprocess.DEVNULL, cwd=folder)
     server.control("start")
     try:

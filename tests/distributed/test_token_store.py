@@ -25,21 +25,6 @@ from boardclient.testing import BoardService
 from boardclient.testing import TokenStoreSuite as Suite
 
 
-class OnItsOwnClock(SqlTokenStore):
-    """A store whose server's clock a test can put forward."""
-
-    ahead = 0.0
-
-    def put_forward(self, seconds: float) -> None:
-        self.ahead += seconds
-        base = Clock.base.setdefault(self._database.is_file, str(self._database.clock))
-        self._database.clock = sa.literal_column(f"({base} + {self.ahead})", sa.Float)
-
-
-class Clock:
-    base: dict[bool, str] = {}  # noqa: RUF012 -- a table of the tests
-
-
 class TestSqlTokenStore(Suite):
     """`SqlTokenStore` does what applications may rely on in any store."""
 
@@ -50,14 +35,14 @@ class TestSqlTokenStore(Suite):
         type(self).place = ledger
 
     place = ""
-    store: OnItsOwnClock
+    store: SqlTokenStore
 
     async def make_store(self) -> TokenStore:
-        type(self).store = OnItsOwnClock(self.place)
+        type(self).store = SqlTokenStore(self.place)
         return type(self).store
 
     async def pass_time(self, seconds: float) -> None:
-        self.store.put_forward(seconds)
+        self.store._database.clock += seconds
 
 
 class TestEncrypted(TestSqlTokenStore):
