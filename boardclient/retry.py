@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random as _random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar, cast
 
@@ -25,12 +24,12 @@ from tenacity import AsyncRetrying, RetryCallState
 from tenacity.asyncio import retry as _async_retry
 from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception, retry_never
 from tenacity.stop import stop_all, stop_any, stop_base
-from tenacity.wait import wait_base
+from tenacity.wait import wait_base, wait_random_exponential
 
 from boardclient._responses import is_throttling, status_of
 from boardclient.errors import ApiError, BoardClientError, Effect, TransportError
 
-__all__ = ["budget", "default", "wait_full_jitter", "wait_retry_after", "when_safe", "when_status"]
+__all__ = ["budget", "default", "wait_retry_after", "when_safe", "when_status"]
 
 T = TypeVar("T")
 
@@ -57,38 +56,26 @@ def when_status(*statuses: int) -> retry_base:
     return retry_if_exception(lambda error: isinstance(error, ApiError) and error.status in wanted)
 
 
-class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its own
-    """Wait a random time between 0 and a bound that doubles with each attempt.
+_soon: Final = wait_random_exponential(multiplier=0.05, max=20)
+_later: Final = wait_random_exponential(multiplier=1, max=20)
 
-    Args:
-        base: The first bound in seconds, 0.05 by default.
-        throttled: The first bound after a 429, 1 second by default.
-        at_most: The largest bound in seconds, 20 by default.
-        random: A function that returns a number from 0 to 1, by default `random.random`.
-    """
 
-    def __init__(
-        self, base: float = 0.05, throttled: float = 1.0, at_most: float = 20.0, random: Callable[[], float] = _random.random
-    ) -> None:
-        self._base, self._throttled, self._at_most, self._random = base, throttled, at_most, random
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        """Return the pause in seconds."""
-        start = self._throttled if is_throttling(_failure(retry_state)) else self._base
-        doublings = min(retry_state.attempt_number - 1, 64)
-        return self._random() * min(self._at_most, start * 2.0**doublings)
+def _back_off(retry_state: RetryCallState) -> float:
+    """Return a random pause up to a bound that doubles with each attempt, from 0.05 seconds, or from 1 after a 429, to 20."""
+    return (_later if is_throttling(_failure(retry_state)) else _soon)(retry_state)
 
 
 class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its own
     """Wait as long as `Retry-After` asks for.
 
     Args:
-        otherwise: The wait if there is no such header, by default `wait_full_jitter()`.
+        otherwise: The wait if there is no such header. By default a random time from 0 to a bound that doubles with each attempt,
+            from 0.05 seconds, or from 1 second after a 429, to 20.
         at_most: The longest wait in seconds that the header can ask for, 60 by default.
     """
 
     def __init__(self, otherwise: wait_base | None = None, at_most: float = 60.0) -> None:
-        self._otherwise = otherwise or wait_full_jitter()
+        self._otherwise = otherwise or _back_off
         self._at_most = at_most
 
     def __call__(self, retry_state: RetryCallState) -> float:
@@ -160,25 +147,19 @@ def _payments(retry_state: RetryCallState) -> dict[budget, _Payment]:
     return payments
 
 
-def default(
-    attempts: int = 3,
-    *,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    random: Callable[[], float] = _random.random,
-) -> AsyncRetrying:
+def default(attempts: int = 3, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> AsyncRetrying:
     """Make the policy that each session has by default, with a budget of its own.
 
-    It repeats `when_safe` with full jitter, and waits at most 20 seconds.
+    It repeats `when_safe` with the pauses of `wait_retry_after`, of at most 20 seconds.
 
     Args:
         attempts: The most attempts of a call, 3 by default. The first one counts.
         sleep: An async function of seconds, by default `asyncio.sleep`.
-        random: A function that returns a number from 0 to 1, by default `random.random`.
     """
     return AsyncRetrying(
         retry=when_safe,
         stop=tenacity.stop_after_attempt(attempts) | budget(),
-        wait=wait_retry_after(otherwise=wait_full_jitter(random=random), at_most=20),
+        wait=wait_retry_after(at_most=20),
         sleep=cast("Any", sleep),
         reraise=True,
     )

@@ -143,13 +143,14 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def policy(pauses: list[float]) -> Any:
-    """Give the default policy, whose sleep only notes the pause and whose jitter is 1."""
+def policy(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the default policy, whose sleep only notes the pause, which is the longest that is possible."""
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    return retry.default(sleep=sleep, random=lambda: 1.0)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    return retry.default(sleep=sleep)
 
 
 class RawServer:

@@ -17,7 +17,7 @@ from boardclient.errors import (
     ServerError,
     TransportError,
 )
-from boardclient.retry import Policy, budget, default, wait_full_jitter, wait_retry_after, when_safe, when_status
+from boardclient.retry import Policy, budget, default, wait_retry_after, when_safe, when_status
 
 # --- what is repeated
 
@@ -62,13 +62,12 @@ async def test_when_status_repeats_its_statuses(statuses: tuple[int, ...], kind:
         (None, 1, 0.05),
     ],
 )
-def test_full_jitter_waits_below_a_doubling_bound(outcome: Any, number: int, bound: float) -> None:
+def test_a_pause_is_below_a_doubling_bound(outcome: Any, number: int, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause is a random part of a bound that doubles, starts higher after a 429 and ends at 20 s."""
     state = state_of(failure(outcome) if isinstance(outcome, str) else outcome, number)
-    for part_of in (0.0, 0.25, 1.0):
-        assert wait_full_jitter(random=lambda part_of=part_of: part_of)(state) == pytest.approx(bound * part_of)
-    assert wait_full_jitter(base=3, throttled=3, at_most=4, random=lambda: 1.0)(state_of(failure("429"), 1)) == 3
-    assert 0 <= wait_full_jitter()(state) <= bound
+    assert 0 <= wait_retry_after()(state) <= bound
+    monkeypatch.setattr("random.uniform", lambda low, high: (low, high))
+    assert wait_retry_after()(state) == (0, pytest.approx(bound))
 
 
 @pytest.mark.parametrize(
@@ -162,11 +161,12 @@ async def test_a_budget_works_in_plain_tenacity() -> None:
 @pytest.mark.parametrize("repeatable", [True, False])
 @pytest.mark.parametrize(("kind", "repeatable_one", "other"), SAFE)
 async def test_the_default_makes_three_attempts_of_what_is_safe(
-    kind: str, repeatable_one: bool, other: bool, repeatable: bool
+    kind: str, repeatable_one: bool, other: bool, repeatable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By default what can do no harm is tried three times with jittered pauses, and anything else once."""
     naps, script = Naps(), Script([failure(kind, repeatable=repeatable)])
-    error = await call(default(sleep=naps, random=lambda: 1.0), [], script)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    error = await call(default(sleep=naps), [], script)
     assert error is script.outcomes[0]
     if repeatable_one if repeatable else other:
         assert script.made == 3

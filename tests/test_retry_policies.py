@@ -22,7 +22,7 @@ from boardclient.errors import (
     NotFoundError,
     RateLimitError,
 )
-from boardclient.retry import Policy, budget, wait_full_jitter, wait_retry_after, when_safe, when_status
+from boardclient.retry import Policy, budget, wait_retry_after, when_safe, when_status
 
 # --- any policy behaves as tenacity says
 
@@ -73,7 +73,7 @@ WAITS: dict[str, Any] = {
     "exponential": tenacity.wait_exponential(multiplier=0.5),
     "chain": tenacity.wait_chain(wait_fixed(1), wait_fixed(3)),
     "function": lambda state: state.attempt_number * 0.5,
-    "sum": wait_fixed(1) + wait_full_jitter(random=lambda: 0.5),
+    "sum": wait_fixed(1) + wait_fixed(0.5),
     "asked": wait_retry_after(otherwise=wait_fixed(1)),
 }
 KINDS = ["connect", "transport", "429", "500", "404", "400", "decode"]

@@ -213,7 +213,7 @@ async def test_the_deadline_ends_a_pause_that_overruns(service: BoardService, lo
         await asyncio.Event().wait()
 
     service.faults.add(service.faults.status(429), "boards.create")
-    policy = retry.default(sleep=sleep, random=lambda: 0.0)
+    policy = retry.default(sleep=sleep)
     async with service.session(timeout=20, retry=policy) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.boards.create("plans")
