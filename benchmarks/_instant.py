@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 
 _CARD = b'{"id": "%024x", "name": "Card", "desc": "", "url": "https://board.example/c/1"}'
 _NUMBERS = itertools.count()  # each card has an identifier of its own

@@ -19,7 +19,7 @@ from _arguments import count
 from _peak import peak_mib
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 
 
 class _InstantPool:

@@ -124,7 +124,7 @@ async def _hold(cards: int) -> dict[str, float]:
     from unittest import mock
 
     from boardclient import AsyncSession, StaticCredentials
-    from boardclient._transport import RawResponse
+    from boardclient._transport._values import RawResponse
 
     holds: list[tuple[float, float]] = []
 

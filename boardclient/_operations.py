@@ -13,7 +13,14 @@ import attrs
 
 from boardclient import _wire
 from boardclient._responses import Response, api_error, excerpt, response_of
-from boardclient._transport import CREDENTIAL_NAMES, FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
+from boardclient._transport._values import (
+    CREDENTIAL_NAMES,
+    FRAMING,
+    RawResponse,
+    TransportFailure,
+    TransportResult,
+    check_headers,
+)
 from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import (

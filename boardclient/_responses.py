@@ -16,7 +16,7 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _wire
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,

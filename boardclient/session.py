@@ -16,8 +16,8 @@ from boardclient._pipeline._core import SessionCore, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._redaction import takes_secrets
 from boardclient._responses import Response
-from boardclient._transport import Settings
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Settings
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members

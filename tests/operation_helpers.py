@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from boardclient import _operations as ops
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 from boardclient.errors import (
     DecodeError,
     Effect,

@@ -15,7 +15,7 @@ from virtual_loop import Clock
 
 from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _wire
 from boardclient import _operations as ops
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 from boardclient.models import Card
 
 IDS = [f"c{number}" for number in range(1000)]

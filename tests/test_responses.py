@@ -16,7 +16,7 @@ from operation_helpers import NOW, READS, TEXT, interpret, raw_response
 
 from boardclient import _operations as ops
 from boardclient._responses import Response, ends_run, is_final, is_throttling, retry_after, status_of
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,

@@ -15,9 +15,9 @@ import pytest
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import Settings
 from boardclient._transport._outcomes import failure_of
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Settings
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)

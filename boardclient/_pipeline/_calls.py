@@ -22,8 +22,7 @@ import attrs
 from boardclient._activities import Activity, guarded, log_failure
 from boardclient._operations import Request
 from boardclient._responses import status_of
-from boardclient._transport import Progress, RawResponse, TransportResult
-from boardclient._transport._values import Stage
+from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 

@@ -15,7 +15,8 @@ import attrs
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of, status_of
-from boardclient._transport import (
+from boardclient._transport._pool import Pool
+from boardclient._transport._values import (
     FORM_TYPE,
     RawResponse,
     Settings,
@@ -25,7 +26,6 @@ from boardclient._transport import (
     check_url,
     host_of,
 )
-from boardclient._transport._pool import Pool
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 

@@ -17,7 +17,7 @@ from boardclient._activities import guarded, log_failure
 from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 from boardclient.errors import AuthenticationError, ConsentRequired, CredentialError, SessionClosedError, ShownRequest
 from boardclient.models import check_filled
 

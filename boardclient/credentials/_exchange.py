@@ -19,7 +19,7 @@ import attrs
 from boardclient import _wire
 from boardclient._redaction import raises_without_frames, redacted
 from boardclient._responses import Response, status_of
-from boardclient._transport import check_root
+from boardclient._transport._values import check_root
 from boardclient.credentials._credentials import Exchange, supplied
 from boardclient.credentials._stores import GuardedStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect, TransportError

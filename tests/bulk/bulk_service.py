@@ -18,7 +18,7 @@ from boardclient import (
     CardDraft,
     StaticCredentials,
 )
-from boardclient._transport import RawResponse
+from boardclient._transport._values import RawResponse
 
 
 def drafts(list_id: str, number: int, note: Callable[[int], object] = lambda index: None) -> Iterator[CardDraft]:

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from boardclient._transport import Settings
 from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._pool import DirectTransport, Pool
+from boardclient._transport._values import Settings
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

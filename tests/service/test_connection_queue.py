@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from transport_helpers import OK, read_request, send
 
-from boardclient._transport import RawResponse, Settings
 from boardclient._transport._connections import ConnectionQueue
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import RawResponse, Settings
 
 
 class Server:

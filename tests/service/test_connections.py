@@ -17,9 +17,9 @@ import pytest
 from transport_helpers import OK
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult
 from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Progress, RawResponse, TransportFailure, TransportResult
 
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from boardclient._transport import Progress, RawResponse, Settings, TransportFailure
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure
 
 BODY = b'[{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "a card"}]' * 40
 CASES = 150

@@ -10,7 +10,8 @@ import pytest
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, TransportFailure, _connections
+from boardclient._transport import _connections
+from boardclient._transport._values import RawResponse, TransportFailure
 
 NOWHERE = "http://127.0.0.1:1"
 

@@ -12,9 +12,9 @@ import pytest
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Connector
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 # --- the same bytes leave
 

@@ -11,10 +11,9 @@ from unittest.mock import Mock
 import pytest
 from transport_helpers import read_request
 
-from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool, Writes
-from boardclient._transport._values import Settings
+from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure
 from boardclient.errors import Effect
 
 

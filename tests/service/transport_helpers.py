@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._pool import Pool
+from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
