@@ -14,7 +14,7 @@ import re
 import ssl
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import aiohttp.http
@@ -31,19 +31,7 @@ class DecodingError(Exception):
     """The body is damaged."""
 
 
-class Content(Protocol):
-    """A body that is being received, such as an `aiohttp.StreamReader`."""
-
-    async def readany(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
-        ...
-
-    def at_eof(self) -> bool:
-        """Return True if all bytes were read."""
-        ...
-
-
-async def read_whole(status: int, headers: MultiMapping[str], content: Content, limit: int) -> TransportResult:
+async def read_whole(status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int) -> TransportResult:
     """Read and decode a body of at most `limit` bytes, and of a status that is no success the part that can be read."""
     is_success = 200 <= status < 300
     chunks: list[bytes] = []
