@@ -33,25 +33,6 @@ from boardclient.testing import assert_no_secrets
 
 
 @virtual
-async def test_a_code_at_hand() -> None:
-    """A code passed to the provider is exchanged once, and its token is used here and published for all."""
-    store = MemoryTokenStore()
-    provider, other = waiting_provider(store=store), waiting_provider(store=store)
-    session = FakeSession(token_response("t1"), token_response("t2"))
-    await error_of(other.acquire(session))
-    await provider.exchange_code("a code", session, code_verifier="v")
-    assert [fields["code"] for _, fields, _ in session.forms] == ["a code"]
-    assert session.forms[0][1]["code_verifier"] == "v"
-    assert provider.current() == Credentials("t1")
-    await asyncio.sleep(0.06)
-    assert await other.acquire(session) == Credentials("t1")
-    await provider.exchange_code("another", session)  # as for more scopes
-    assert provider.current() == Credentials("t2")
-    await asyncio.sleep(0.3)
-    assert await other.acquire(session) == Credentials("t2")
-
-
-@virtual
 async def test_a_code_ends_cool_downs_and_waiting() -> None:
     """A code ends a cool-down here and in the store, and a callback that another worker waits for."""
     loop, store = asyncio.get_running_loop(), MemoryTokenStore(clock=asyncio.get_running_loop().time)

@@ -111,16 +111,6 @@ def test_a_board_is_a_page_or_json(client: TestClient, service: BoardService) ->
     assert board.id in client.get("/").text
 
 
-def test_forms_of_other_sites_are_refused(client: TestClient, service: BoardService) -> None:
-    board = service.seed({"To Do": []})
-    sign_in(client, service)
-    path, data = f"/boards/{board.id}/cards", {"name": "Book", "list_id": board.lists["To Do"]}
-    for target in (path, "/logout"):
-        assert client.post(target, data=data, headers={"sec-fetch-site": "cross-site"}).status_code == 403
-    assert service.calls_of("cards.create") == []
-    assert client.post(path, data=data, headers={"sec-fetch-site": "same-origin"}).status_code == 303
-
-
 @pytest.mark.parametrize(
     ("fault", "status"),
     [

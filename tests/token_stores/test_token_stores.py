@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from token_store_helpers import SECRET, carries_token
 from virtual_loop import Clock
 
-from boardclient import CredentialError, FileTokenStore, LeaseState, MemoryTokenStore, StoredToken, Token, TokenStore
+from boardclient import FileTokenStore, LeaseState, MemoryTokenStore, StoredToken, Token
 
 # --- both stores against a model
 
@@ -95,18 +94,6 @@ def test_stores_do_what_the_model_does(steps: list[tuple[Any, ...]], tmp_path_fa
 
 
 # --- both stores
-
-
-async def test_error_of_publish_carries_no_token(monkeypatch: pytest.MonkeyPatch, store: TokenStore) -> None:
-    """Whatever goes wrong while a token is published, no frame of the stores still has it."""
-
-    async def fail(*arguments: object) -> None:
-        raise CredentialError("no")
-
-    monkeypatch.setattr(type(store), "_change", fail)
-    with pytest.raises(CredentialError) as caught:
-        await store.publish("a", Token(SECRET), 0)
-    assert not carries_token(caught.value)
 
 
 # --- in memory
