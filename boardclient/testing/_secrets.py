@@ -183,11 +183,10 @@ class _Search:
         yield from ((f"{name}.{attribute}", value) for attribute, value in _attributes(thing))
 
     def _traceback(self, trace: TracebackType, name: str) -> Iterator[_Sink]:
-        chosen = [(frame, line) for frame, line in traceback.walk_tb(trace) if self.frames(frame)]
-        yield f"format({name})", "".join(traceback.StackSummary.extract(iter(chosen), capture_locals=True).format())
-        for frame, _ in chosen:
-            for variable, value in frame.f_locals.items():
-                yield from _texts(value, f"local {variable} of {frame.f_code.co_name} in {name}")
+        for frame, _ in traceback.walk_tb(trace):
+            if self.frames(frame):
+                for variable, value in frame.f_locals.items():
+                    yield from _texts(value, f"local {variable} of {frame.f_code.co_name} in {name}")
 
 
 def _message(record: logging.LogRecord) -> str:
