@@ -8,6 +8,7 @@ finds it in a form beyond these, such as one within another, nothing of the text
 from __future__ import annotations
 
 import functools
+import html
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -125,8 +126,6 @@ def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) 
 
 def _written(forms: Iterable[bytes]) -> Iterator[bytes]:
     """Yield each of the forms as it is, percent-encoded, and escaped as in JSON and HTML."""
-    import html  # few responses hold a secret: its import takes 2 % of the package's
-
     for form in forms:
         text = form.decode(errors="surrogateescape")
         for written in (text, quote(form, safe=""), json.dumps(text)[1:-1], html.escape(text)):
@@ -159,7 +158,5 @@ def _plain(match: re.Match[bytes]) -> bytes:
     if short is not None:
         return _SHORT_ESCAPES.get(short[0], short)
     if reference is not None:
-        import html  # few responses hold one: its import takes 2 % of the package's
-
         return html.unescape(reference.decode()).encode("utf-8", "surrogatepass")
     return bytes.fromhex((high + low).decode()).decode("utf-16-be").encode()
