@@ -19,7 +19,7 @@ from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
 from boardclient.cli._output import local, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
-from boardclient.cli._running import Client, reported, run_until_signal, with_session, without_session
+from boardclient.cli._running import Client, prints, reported, run_until_signal, with_session
 
 commands = Group("account")
 
@@ -28,8 +28,8 @@ _WORST_CLOCK_SECONDS = 60.0
 
 @commands.command("login")
 @click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@json_option("service", "account", "kept_in")
-def login(with_token: bool, fields: tuple[str, ...] | None) -> None:
+@prints("signed in", "service", "account", "kept_in", signs_in=False)
+async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -50,29 +50,22 @@ def login(with_token: bool, fields: tuple[str, ...] | None) -> None:
       boardclient --base-url https://board.example login
       boardclient login --with-token < token.txt
     """
-
-    async def work(settings: Settings) -> None:
-        if with_token:
-            if not (text := sys.stdin.readline().lstrip("\ufeff").strip()):
-                raise UsageError("there is no token on standard input")
-            token = boardclient.Token(text)
-        else:
-            missing = [
-                f"BOARDCLIENT_{name.upper()}"
-                for name in ("auth_url", "authorize_url", "client_id", "client_secret")
-                if getattr(settings, name) is None
-            ]
-            if missing:
-                raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
-            async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
-                token = await _sign_in.sign_in(settings, session)
-        async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
-            member = await session.members.me()
-        await settings.keep(token)
-        profile = settings.profile
-        show("signed in", {"service": profile.base_url, "account": _name_of(member), "kept_in": profile.place}, fields)
-
-    without_session(work)
+    if with_token:
+        if not (text := sys.stdin.readline().lstrip("\ufeff").strip()):
+            raise UsageError("there is no token on standard input")
+        token = boardclient.Token(text)
+    else:
+        needed = ("auth_url", "authorize_url", "client_id", "client_secret")
+        missing = [f"BOARDCLIENT_{name.upper()}" for name in needed if getattr(settings, name) is None]
+        if missing:
+            raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
+        async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
+            token = await _sign_in.sign_in(settings, session)
+    async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
+        member = await session.members.me()
+    await settings.keep(token)
+    profile = settings.profile
+    return {"service": profile.base_url, "account": _name_of(member), "kept_in": profile.place}
 
 
 def _name_of(member: boardclient.Member) -> str | None:
@@ -82,17 +75,13 @@ def _name_of(member: boardclient.Member) -> str | None:
 
 
 @commands.command("logout")
-@json_option("service", "deleted")
-def logout(fields: tuple[str, ...] | None) -> None:
+@prints("signed out", "service", "deleted", signs_in=False)
+async def logout(settings: Settings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 
     The token itself stays valid at the service, whose interface shows no way to revoke it.
     """
-
-    async def work(settings: Settings) -> None:
-        show("signed out", {"service": settings.profile.base_url, "deleted": await settings.forget()}, fields)
-
-    without_session(work)
+    return {"service": settings.profile.base_url, "deleted": await settings.forget()}
 
 
 @commands.group("auth")

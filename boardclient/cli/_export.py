@@ -10,18 +10,17 @@ import io
 from collections.abc import Mapping
 from datetime import tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from boardclient import Card
+from boardclient.cli import _rows
 from boardclient.cli._app import COLUMNS, Group, board_argument, timezone_option
 from boardclient.cli._errors import IncompleteError
+from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, plural
-
-if TYPE_CHECKING:
-    from boardclient import Card
-    from boardclient.cli._names import Names
-    from boardclient.cli._running import Client
+from boardclient.cli._profiles import write_file
+from boardclient.cli._running import Client, with_session
 
 commands = Group("export")
 
@@ -72,15 +71,11 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom
       boardclient export Roadmap | wc -l
     """
-    from boardclient.cli._names import Finder, of_lists
-    from boardclient.cli._profiles import write_file
-    from boardclient.cli._running import with_session
 
     async def work(client: Client) -> None:
-        finder = Finder(client, board)
-        with finder.advising():
-            cards = await client.session.boards.cards(finder.board_id())
-            lists = await client.session.boards.lists(finder.board_id())  # last, so that the list of each card is known
+        board_id = client.board_id()
+        cards = await client.session.boards.cards(board_id)
+        lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
         names, archived = of_lists(lists), {item.id for item in lists if item.closed}
         written, strays = list[_Cells](), list[str]()
         for card in cards:
@@ -102,7 +97,7 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
         if strays:
             raise IncompleteError(f"{plural(len(strays), 'card')} could not be written as import reads them")
 
-    with_session(work)
+    with_session(work, board=board)
 
 
 def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:
@@ -118,8 +113,6 @@ def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:
 
 def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     """Return why an import would not read the cells as the same card, or None."""
-    from boardclient.cli import _rows
-
     if card.list_id not in names.names:
         return "the service does not show which of the board's lists it is in"
     for column in ("desc", "due"):  # the names are the same in the service's JSON
@@ -130,12 +123,10 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
 
 
 def _csv(rows: list[_Cells], delimiter: str) -> str:
-    from boardclient.cli._rows import FORMULA
-
     text = io.StringIO(newline="")
     table = csv.DictWriter(text, COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
     table.writeheader()
     table.writerows(
-        {column: f"'{cell}" if cell and FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows
+        {column: f"'{cell}" if cell and _rows.FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows
     )
     return text.getvalue()

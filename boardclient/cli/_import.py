@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from boardclient.cli._app import IMPORTED, Group, Number, WholeNumber, board_option, json_option, timezone_option
+from boardclient.cli._importing import ImportOptions, run
 
 commands = Group("import")
 
@@ -143,6 +144,4 @@ def import_(**options: Any) -> None:
       boardclient import tasks.csv --board Roadmap --list "To Do" --map name=Title --skip Notes --date-format %d.%m.%Y
       psql -c "copy (select name from tasks) to stdout csv header" | boardclient import - --board Roadmap --list "To Do"
     """
-    from boardclient.cli._importing import ImportOptions, run
-
     run(ImportOptions(**options))

@@ -35,7 +35,7 @@ from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, rea
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import IncompleteError, NoCredentialsError, NotProvenError, UsageError
-from boardclient.cli._names import Finder, of_lists
+from boardclient.cli._names import of_lists
 from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
 from boardclient.cli._running import Client, GracefulStop, in_steps, with_session
 
@@ -101,11 +101,11 @@ def run(options: ImportOptions) -> None:
     with _copied(options.file) as file:
 
         async def work(client: Client) -> None:
-            await import_file(client.session, file, options, graceful_stop=graceful_stop, client=client)
+            await import_file(client, file, options, graceful_stop)
 
         is_resumable = options.journal is not None or options.engine is not None
         hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
-        with_session(work, graceful_stop=graceful_stop, when_stopped=hint)
+        with_session(work, board=options.board, graceful_stop=graceful_stop, when_stopped=hint)
 
 
 @contextlib.contextmanager
@@ -117,14 +117,7 @@ def _copied(file: str) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", copy)
 
 
-async def import_file(
-    session: AsyncSession,
-    file: BinaryIO,
-    options: ImportOptions,
-    *,
-    graceful_stop: GracefulStop | None = None,
-    client: Client | None = None,
-) -> None:
+async def import_file(client: Client, file: BinaryIO, options: ImportOptions, graceful_stop: GracefulStop | None = None) -> None:
     """Import a file, show its progress, and print the counts however it ends.
 
     Raises:
@@ -133,6 +126,7 @@ async def import_file(
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
+    session = client.session
     columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
     given = _rows.Layout(
         columns=columns,
@@ -145,7 +139,7 @@ async def import_file(
     if layout.difference:
         note(f"the file is read as {layout.difference}")
     named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
-    boards = {name: await _board(session, name or options.board, client) for name in named}
+    boards = {name: await _board(client, name) for name in named}
     rows = partial(_rows.read, file, boards, layout)
     identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
     journal = options.journal if options.journal is not None and _is_there(options.journal) else None
@@ -167,16 +161,13 @@ async def import_file(
     if existing.rows and options.journal is not None:
         rows_of_cards = [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
         adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
-    await _Import(session, rows, places, options, graceful_stop or GracefulStop(), client).run()
+    await _Import(client, rows, places, options, graceful_stop or GracefulStop()).run()
 
 
-async def _board(session: AsyncSession, name: str, client: Client | None) -> _rows.Board:
+async def _board(client: Client, name: str | None) -> _rows.Board:
     """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
-    if client is None:  # the demo gives an identifier
-        return _rows.Board(name, of_lists(await session.boards.lists(name)))
-    finder = Finder(client, name)
-    with finder.advising():
-        return _rows.Board(finder.board_id(), of_lists(await session.boards.lists(finder.board_id())))
+    board_id = client.board_id(name)
+    return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
 
 
 def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
@@ -323,12 +314,11 @@ class _Sized(Generic[T]):
 class _Import:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
 
-    session: AsyncSession
+    client: Client
     rows: Callable[[], _Rows]
     places: Counter[_rows.Place]
     options: ImportOptions
     graceful_stop: GracefulStop
-    client: Client | None = None
     _begun: int = 0
     _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
@@ -369,7 +359,7 @@ class _Import:
         return BulkReport() if self._run is None else self._run.report
 
     async def _begun_run(self) -> BulkRun | DaskRun:
-        options, session = self.options, self.session
+        options, session = self.options, self.client.session
         if options.engine is not None and self.total:
             return await self._dask_run()
         if options.rate is not None:
@@ -389,11 +379,10 @@ class _Import:
         from boardclient.distributed import plan_many
         from boardclient.integrations.dask import DaskRun
 
-        options, client = self.options, self.client
-        assert client is not None  # noqa: S101 -- only the demo has none, and it takes no engine
+        options = self.options
         needed = ["token"] * any(account is None for _, account in self.places)
         needed += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(account for _, account in self.places)
-        values = {name: getattr(client.settings, name) for name in ("base_url", "key", *needed)}
+        values = {name: getattr(self.client.settings, name) for name in ("base_url", "key", *needed)}
         variables = {name: f"BOARDCLIENT_{name.upper()}" for name in values}
         for name in needed:
             if values[name] is None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import attrs
 
-from boardclient import BoardList, Card, NotFoundError
-from boardclient.cli._errors import IncompleteError, UsageError
-from boardclient.cli._output import note, quoted
-from boardclient.cli._running import Client
+from boardclient import BoardList
+from boardclient.cli._errors import UsageError
+from boardclient.cli._output import quoted
 
 _MOST_NAMES = 8
 """How many names a message lists."""
@@ -83,66 +81,3 @@ def of_lists(lists: Iterable[BoardList]) -> Names:
     return Names(
         "list", {item.id: item.name for item in given if not item.closed}, {item.id: item.name for item in given if item.closed}
     )
-
-
-@attrs.define
-class Finder:
-    """Finds what the arguments of a command name. A board is read once, if at all."""
-
-    client: Client
-    board: str = ""
-
-    def board_id(self) -> str:
-        """Return the identifier of the board. What this machine does not know by name is taken for an identifier.
-
-        Raises:
-            UsageError: its name is that of several boards.
-        """
-        known = self.client.settings.profile.boards
-        return Names("board", known).find(self.board) if self.board in known.values() else self.board
-
-    async def list_id(self, value: str) -> str:
-        """Return the identifier of a list. Without a board the value must be one.
-
-        Raises:
-            UsageError: the board has no such list, or several.
-        """
-        return of_lists(await self.client.session.boards.lists(self.board_id())).find(value) if self.board else value
-
-    async def card_id(self, value: str) -> str:
-        """Return the identifier of a card. Without a board the value must be one.
-
-        Raises:
-            UsageError: the board has no such card, or several.
-        """
-        if not self.board:
-            return value
-        cards: list[Card] = await self.client.session.boards.cards(self.board_id())
-        return Names("card", {card.id: card.name for card in cards}).find(value)
-
-    @contextmanager
-    def advising(self) -> Iterator[None]:
-        """Say what may help if the service does not know an identifier.
-
-        Raises:
-            IncompleteError: the service does not know it.
-        """
-        try:
-            yield
-        except NotFoundError as error:
-            raise IncompleteError(f"{error}{self._advice()}") from None
-
-    def _advice(self) -> str:
-        if not self.board:
-            return "; give --board to name a list or card in place of its identifier"
-        alike = did_you_mean(self.board, self.client.settings.profile.boards.values())
-        return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
-
-
-def learn(client: Client, board_id: str, name: str) -> None:
-    """Keep the name of a board for later commands."""
-    client.settings.profile.boards[board_id] = name
-    try:
-        client.settings.profiles.write()
-    except UsageError as error:  # the board exists, whether this machine can keep its name or not
-        note(f"boardclient: {error}")

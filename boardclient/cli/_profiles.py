@@ -293,6 +293,15 @@ class Settings:
         self.profiles.current = profile.base_url
         self.profiles.write()
 
+    def learn(self, board_id: str, name: str) -> None:
+        """Keep the name of a board for later commands.
+
+        Raises:
+            UsageError: the file can't be written.
+        """
+        self.profile.boards[board_id] = name
+        self.profiles.write()
+
     async def forget(self) -> bool:
         """Delete the kept token and secrets. Return False if there were none."""
         profile = self.profile

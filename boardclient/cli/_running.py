@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -15,8 +16,10 @@ import click
 import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
-from boardclient.cli._errors import StoppedError, UsageError
-from boardclient.cli._output import note
+from boardclient.cli._app import json_option
+from boardclient.cli._errors import IncompleteError, StoppedError, UsageError
+from boardclient.cli._names import Names, did_you_mean, of_lists
+from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
 
 _T = TypeVar("_T")
@@ -28,10 +31,46 @@ _MAY_BE_DONE = "the request in flight may or may not have been carried out: chec
 
 @attrs.frozen
 class Client:
-    """What a command works with."""
+    """What a command works with: a session, the settings, and the board on which names are looked for, "" if none is given."""
 
     session: boardclient.AsyncSession
     settings: Settings
+    board: str = ""
+
+    def board_id(self, name: str | None = None) -> str:
+        """Return the identifier of a board, by default the given one. What this machine does not know is taken for one.
+
+        Raises:
+            UsageError: its name is that of several boards.
+        """
+        board, known = self.board if name is None else name, self.settings.profile.boards
+        return Names("board", known).find(board) if board in known.values() else board
+
+    async def list_id(self, value: str) -> str:
+        """Return the identifier of a list. Without a board the value must be one.
+
+        Raises:
+            UsageError: the board has no such list, or several.
+        """
+        return of_lists(await self.session.boards.lists(self.board_id())).find(value) if self.board else value
+
+    async def card_id(self, value: str) -> str:
+        """Return the identifier of a card. Without a board the value must be one.
+
+        Raises:
+            UsageError: the board has no such card, or several.
+        """
+        if not self.board:
+            return value
+        cards: list[boardclient.Card] = await self.session.boards.cards(self.board_id())
+        return Names("card", {card.id: card.name for card in cards}).find(value)
+
+    def advice(self) -> str:
+        """Return what may help if the service does not know an identifier."""
+        if not self.board:
+            return "; give --board to name a list or card in place of its identifier"
+        alike = did_you_mean(self.board, self.settings.profile.boards.values())
+        return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
 
 
 @attrs.define
@@ -156,22 +195,55 @@ def without_session(work: Callable[[Settings], Awaitable[None]]) -> None:
 def with_session(
     work: Callable[[Client], Awaitable[None]],
     *,
+    board: str | None = None,
     writes: bool = False,
     graceful_stop: GracefulStop | None = None,
     when_stopped: str = "",
 ) -> None:
     """Run `work` with a session that is made from options, environment and profile, and is closed afterwards.
 
-    The process ends with the exit code of an error, if there is one.
+    The process ends with the exit code of an error, if there is one. `board` is what the user has given, "" if nothing; None for
+    a command that looks for no names.
     """
 
     async def in_session() -> None:
         async with settings.session(await settings.credentials()) as session:
-            await work(Client(session, settings))
+            client = Client(session, settings, board or "")
+            try:
+                await work(client)
+            except boardclient.NotFoundError as error:
+                if board is None:
+                    raise
+                raise IncompleteError(f"{error}{client.advice()}") from None
 
     with reported(writes=writes, when_stopped=when_stopped):
         settings = _settings()
         run_until_signal(in_session, graceful_stop)
+
+
+def prints(
+    title: str, *names: str, writes: bool = True, signs_in: bool = True
+) -> Callable[[Callable[..., Awaitable[Mapping[str, Any]]]], Callable[..., None]]:
+    """Let a coroutine be a command, which prints the record that it returns. `--json` chooses among the fields of these names.
+
+    It gets a `Client`, or `Settings` if it does not sign in, and its arguments and options, but for `--board`.
+    """
+
+    def declared(work: Callable[..., Awaitable[Mapping[str, Any]]]) -> Callable[..., None]:
+        @json_option(*names)
+        @functools.wraps(work)
+        def command(fields: tuple[str, ...] | None, board: str | None = None, **given: Any) -> None:
+            async def printed(context: Client | Settings) -> None:
+                show(title, await work(context, **given), fields)
+
+            if signs_in:
+                with_session(printed, board=board or "", writes=writes)
+            else:
+                without_session(printed)
+
+        return command
+
+    return declared
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -7,17 +7,20 @@ import contextlib
 import itertools
 import shlex
 from datetime import datetime
-from typing import TYPE_CHECKING
+from importlib.resources import as_file, files
 
 import click
 
+from boardclient import AuthorizationRequest
+from boardclient.cli import _drawing
 from boardclient.cli._app import Group, WholeNumber
+from boardclient.cli._errors import UsageError
+from boardclient.cli._importing import ImportOptions, import_file
 from boardclient.cli._output import note, out, plural
-
-if TYPE_CHECKING:
-    from boardclient import AuthorizationRequest
-    from boardclient.events import Event
-    from boardclient.testing import Call
+from boardclient.cli._profiles import Settings
+from boardclient.cli._running import Client, reported, run_until_signal
+from boardclient.events import Event
+from boardclient.testing import BoardService, Call
 
 commands = Group("service")
 
@@ -48,9 +51,6 @@ def serve(port: int, redirect_uri: str) -> None:
 
     Example:  boardclient serve --port 8080
     """
-    from boardclient.cli._errors import UsageError
-    from boardclient.cli._running import reported, run_until_signal
-    from boardclient.testing import BoardService
 
     async def work() -> None:
         service = BoardService(port=port, redirect_uri=redirect_uri, members=_MEMBERS, on_call=_log)
@@ -81,11 +81,6 @@ def _log(call: Call) -> None:
 @commands.command("demo")
 def demo() -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
-    from importlib.resources import as_file, files
-
-    from boardclient.cli import _drawing, _importing
-    from boardclient.cli._running import reported, run_until_signal
-    from boardclient.testing import BoardService
 
     async def work() -> None:
         asked, created = list[object](), itertools.count(1)
@@ -109,7 +104,8 @@ def demo() -> None:
             await session.lists.create("Icebox", board_id=board.id, pos="bottom")
             out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
             with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-                await _importing.import_file(session, file, _importing.ImportOptions(board=board.id))
+                client = Client(session, Settings(base_url=service.base_url), board.id)
+                await import_file(client, file, ImportOptions(board=board.id))
             renewed = plural(len(asked) - 1, "new code")
             out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
             lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
