@@ -19,7 +19,7 @@ from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
 from boardclient.cli._output import local, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
-from boardclient.cli._running import Client, prints, reported, run_until_signal, with_session
+from boardclient.cli._running import Client, prints, runs
 
 commands = Group("account")
 
@@ -28,7 +28,7 @@ _WORST_CLOCK_SECONDS = 60.0
 
 @commands.command("login")
 @click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@prints("signed in", "service", "account", "kept_in", signs_in=False)
+@prints("signed in", "service", "account", "kept_in", needs="settings")
 async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
@@ -75,7 +75,7 @@ def _name_of(member: boardclient.Member) -> str | None:
 
 
 @commands.command("logout")
-@prints("signed out", "service", "deleted", signs_in=False)
+@prints("signed out", "service", "deleted", needs="settings")
 async def logout(settings: Settings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 
@@ -91,49 +91,41 @@ def auth() -> None:
 
 @auth.command("status")
 @json_option("service", "account", "kept_in", "ends", "accepted")
-def auth_status(fields: tuple[str, ...] | None) -> None:
+@runs()
+async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
-
-    async def work(client: Client) -> None:
-        settings, record = client.settings, dict[str, Any]()
-        record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
-        if settings.token is None:
-            stored = await settings.profile.token_store().read(settings.profile.base_url)
-            record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
-        try:
-            record["account"] = _name_of(await client.session.members.me())
-        except (boardclient.AuthenticationError, boardclient.CredentialError):
-            show("signed in", {**record, "account": None, "accepted": False}, fields)
-            raise
-        show("signed in", {**record, "accepted": True}, fields)
-
-    with_session(work)
+    settings, record = client.settings, dict[str, Any]()
+    record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
+    if settings.token is None:
+        stored = await settings.profile.token_store().read(settings.profile.base_url)
+        record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
+    try:
+        record["account"] = _name_of(await client.session.members.me())
+    except (boardclient.AuthenticationError, boardclient.CredentialError):
+        show("signed in", {**record, "account": None, "accepted": False}, fields)
+        raise
+    show("signed in", {**record, "accepted": True}, fields)
 
 
 @commands.command("doctor")
 @json_option()
-def doctor(fields: tuple[str, ...] | None) -> None:
+@runs(needs="nothing")
+async def doctor(fields: tuple[str, ...] | None) -> None:
     """Check configuration, connection, TLS, token and clock, and show versions.
 
     Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.
     """
-    options = click.get_current_context().find_root().params
-
-    async def work() -> None:
-        checks = [check async for check in _checks(options)]
-        if fields is None:
-            out_table(checks, "check", "state", "found")
-        else:
-            found = {name: {"state": state, "found": text} for name, state, text in checks}
-            out_json({name: found.get(name) for name in fields or found})
-        wrong = {name for name, state, _ in checks if state == "wrong"}
-        if wrong - {"credentials", "token"}:
-            raise IncompleteError("something is wrong")
-        if wrong:
-            raise NoCredentialsError("there are no credentials that the service accepts")
-
-    with reported():
-        run_until_signal(work)
+    checks = [check async for check in _checks(click.get_current_context().find_root().params)]
+    if fields is None:
+        out_table(checks, "check", "state", "found")
+    else:
+        found = {name: {"state": state, "found": text} for name, state, text in checks}
+        out_json({name: found.get(name) for name in fields or found})
+    wrong = {name for name, state, _ in checks if state == "wrong"}
+    if wrong - {"credentials", "token"}:
+        raise IncompleteError("something is wrong")
+    if wrong:
+        raise NoCredentialsError("there are no credentials that the service accepts")
 
 
 async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, str]]:

@@ -42,7 +42,3 @@ class NoCredentialsError(CommandError):
     """There are no credentials."""
 
     exit_code = 4
-
-
-class StoppedError(Exception):
-    """A signal ended the command. `args` has its number."""

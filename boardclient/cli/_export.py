@@ -20,7 +20,7 @@ from boardclient.cli._errors import IncompleteError
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, plural
 from boardclient.cli._profiles import write_file
-from boardclient.cli._running import Client, with_session
+from boardclient.cli._running import Client, runs
 
 commands = Group("export")
 
@@ -42,7 +42,8 @@ _Cells = Mapping[str, str | None]
 )
 @click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
 @timezone_option
-def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzinfo | None) -> None:
+@runs()
+async def export(client: Client, output: Path | None, delimiter: str, bom: bool, zone: tzinfo | None) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
 
     The columns are name, desc, due, pos, list, reference. list is the list's name if it is unique on the board, otherwise its
@@ -71,33 +72,29 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom
       boardclient export Roadmap | wc -l
     """
-
-    async def work(client: Client) -> None:
-        board_id = client.board_id()
-        cards = await client.session.boards.cards(board_id)
-        lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
-        names, archived = of_lists(lists), {item.id for item in lists if item.closed}
-        written, strays = list[_Cells](), list[str]()
-        for card in cards:
-            if card.list_id not in archived:
-                cells = _cells(card, names, zone)
-                if problem := _problem(card, cells, names):
-                    strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
-                else:
-                    written.append(cells)
-        data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
-        if output is not None:
-            write_file(output, data)
-        else:
-            click.echo(data, nl=False)
-        for stray in strays:
-            note(stray, fg="red")
-        if left := len(cards) - len(written) - len(strays):
-            note(f"cards of archived lists that are left out: {left}")
-        if strays:
-            raise IncompleteError(f"{plural(len(strays), 'card')} could not be written as import reads them")
-
-    with_session(work, board=board)
+    board_id = client.board_id()
+    cards = await client.session.boards.cards(board_id)
+    lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
+    names, archived = of_lists(lists), {item.id for item in lists if item.closed}
+    written, strays = list[_Cells](), list[str]()
+    for card in cards:
+        if card.list_id not in archived:
+            cells = _cells(card, names, zone)
+            if problem := _problem(card, cells, names):
+                strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
+            else:
+                written.append(cells)
+    data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
+    if output is not None:
+        write_file(output, data)
+    else:
+        click.echo(data, nl=False)
+    for stray in strays:
+        note(stray, fg="red")
+    if left := len(cards) - len(written) - len(strays):
+        note(f"cards of archived lists that are left out: {left}")
+    if strays:
+        raise IncompleteError(f"{plural(len(strays), 'card')} could not be written as import reads them")
 
 
 def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:

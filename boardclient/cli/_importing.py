@@ -37,7 +37,7 @@ from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import IncompleteError, NoCredentialsError, NotProvenError, UsageError
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
-from boardclient.cli._running import Client, GracefulStop, in_steps, with_session
+from boardclient.cli._running import Client, in_steps, run_with_session
 
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
@@ -96,16 +96,15 @@ class ImportOptions:
 
 def run(options: ImportOptions) -> None:
     """Create a card for each row of a file, each exactly once."""
-    graceful_stop = GracefulStop()
     options = options.checked()
+    is_resumable = options.journal is not None or options.engine is not None
     with _copied(options.file) as file:
 
         async def work(client: Client) -> None:
-            await import_file(client, file, options, graceful_stop)
+            client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
+            await import_file(client, file, options)
 
-        is_resumable = options.journal is not None or options.engine is not None
-        hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
-        with_session(work, board=options.board, graceful_stop=graceful_stop, when_stopped=hint)
+        run_with_session(work, board=options.board)
 
 
 @contextlib.contextmanager
@@ -117,7 +116,7 @@ def _copied(file: str) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", copy)
 
 
-async def import_file(client: Client, file: BinaryIO, options: ImportOptions, graceful_stop: GracefulStop | None = None) -> None:
+async def import_file(client: Client, file: BinaryIO, options: ImportOptions) -> None:
     """Import a file, show its progress, and print the counts however it ends.
 
     Raises:
@@ -161,7 +160,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions, gr
     if existing.rows and options.journal is not None:
         rows_of_cards = [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
         adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
-    await _Import(client, rows, places, options, graceful_stop or GracefulStop()).run()
+    await _Import(client, rows, places, options).run()
 
 
 async def _board(client: Client, name: str | None) -> _rows.Board:
@@ -318,7 +317,6 @@ class _Import:
     rows: Callable[[], _Rows]
     places: Counter[_rows.Place]
     options: ImportOptions
-    graceful_stop: GracefulStop
     _begun: int = 0
     _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
@@ -351,7 +349,7 @@ class _Import:
             self._print_end(self._report)
             raise
         self._print_end(self._report)
-        if not self.graceful_stop.is_requested:
+        if not self.client.stopping.is_requested:
             self._check(self._report)
 
     @property
@@ -410,7 +408,7 @@ class _Import:
             self._run = run = await self._begun_run()
             async with run:
                 is_begun = True
-                self.graceful_stop.stop = run.stop
+                self.client.stopping.stop = run.stop
                 async for result in run:
                     self._count(result)
         except JournalError as error:
@@ -422,7 +420,7 @@ class _Import:
                 self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
-        self._view.update(progress, stopping=self.graceful_stop.is_requested)
+        self._view.update(progress, stopping=self.client.stopping.is_requested)
 
     def _taken(self) -> Iterator[_rows.FileRow]:
         """Yield the rows of the file to the run. Their results are numbered by board and account."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -16,8 +16,8 @@ from boardclient.bulk import Content
 from boardclient.bulk.journal import JournalRow, RowKey, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
-from boardclient.cli._output import LINES, first_lines, key_name, note, out, out_json, out_table, plural, quoted, show
-from boardclient.cli._running import confirm, in_steps, reported, run_until_signal, with_session
+from boardclient.cli._output import LINES, first_lines, key_name, note, out, out_json, out_table, plural, quoted, show, show_all
+from boardclient.cli._running import Client, confirm, in_steps, prints, runs
 
 commands = Group("journal")
 
@@ -39,8 +39,8 @@ def journal() -> None:
 
 @journal.command("show")
 @_journal_argument
-@json_option()
-def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
+@prints("journal", needs="nothing")
+async def journal_show(file: Path) -> Mapping[str, object]:
     """Show a summary of a journal, also while an import runs: its service and board, its runs, and its rows by state.
 
     \b
@@ -55,9 +55,8 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
 
     Example:  boardclient journal show cards.csv.journal
     """
-    with reported():
-        summary = read_journal(file)
-    record: dict[str, object] = {
+    summary = read_journal(file)
+    return {
         "path": str(summary.path),
         **{name.replace(" ", "_"): value for name, value in summary.identity.items()},
         "created_at": summary.created_at.astimezone().isoformat(),
@@ -66,7 +65,6 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
         "rows": summary.rows,
         **{str(state): count for state, count in summary.counts.items()},
     }
-    show("journal", record, fields)
 
 
 @journal.command("resolve")
@@ -78,7 +76,8 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
 @click.option("--absent", is_flag=True, help="ROW has no card. The next run sends it again.")
 @click.option("--accept", is_flag=True, help="Take all suggestions. Look at them first: they are made by resemblance.")
 @json_option(*_UNKNOWN)
-def journal_resolve(
+@runs(needs="nothing")
+async def journal_resolve(
     file: Path, row: str | None, card_id: str | None, absent: bool, accept: bool, fields: tuple[str, ...] | None
 ) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
@@ -99,23 +98,22 @@ def journal_resolve(
         raise click.UsageError("--card and --absent settle one row: give ROW")
     if row is not None and ((card_id is None) is not absent or accept):
         raise click.UsageError("ROW needs either --card or --absent")
-    with reported():
-        unknown = read_unknown(file)
-        if row is not None:
-            key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
-            resolve(file, key, card_id=card_id, absent=absent)
-            return
-        if accept:
-            owners = {item.detail: item.key for item in read_rows(file, "done")}
-            left = sum(not _accepted(file, item, owners) for item in unknown)
-            if left:
-                raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
-        elif fields is None:
-            out_table([line for item in unknown for line in _lines(item)], "row", "name", "card", "its name", "likeness", "")
-        else:
-            for item in unknown:
-                record = _record(item)
-                out_json({name: record[name] for name in fields or _UNKNOWN})
+    unknown = read_unknown(file)
+    if row is not None:
+        key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
+        resolve(file, key, card_id=card_id, absent=absent)
+        return
+    if accept:
+        owners = {item.detail: item.key for item in read_rows(file, "done")}
+        left = sum(not _accepted(file, item, owners) for item in unknown)
+        if left:
+            raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
+    elif fields is None:
+        out_table([line for item in unknown for line in _lines(item)], "row", "name", "card", "its name", "likeness", "")
+    else:
+        for item in unknown:
+            record = _record(item)
+            out_json({name: record[name] for name in fields or _UNKNOWN})
 
 
 def _record(item: UnknownRow) -> dict[str, object]:
@@ -152,26 +150,6 @@ def _accepted(file: Path, item: UnknownRow, owners: dict[str | None, RowKey]) ->
     owners[card_id] = item.row.key
     out(f"{named} has the card {card_id}")
     return True
-
-
-@commands.command("undo")
-@_journal_argument
-@yes_option
-@json_option(*_UNDONE)
-def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
-    """Delete the cards that an import has created, for good. It asks first.
-
-    Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
-    once more right before it is deleted. If it is ended, the same command line continues. The journal remembers what was deleted:
-    importing the file again creates these cards again.
-
-    Example:  boardclient undo cards.csv.journal
-    """
-    with_session(
-        lambda client: _undo(client.session, file, fields, yes=yes),
-        writes=True,
-        when_stopped="the same command line does the rest",
-    )
 
 
 @attrs.define
@@ -246,38 +224,44 @@ def _name_kept(kept: Sequence[tuple[Card, str]]) -> None:
         note(text)
 
 
-async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | None, *, yes: bool) -> None:
-    """Delete the cards that the rows of a journal have, and note it there.
+@commands.command("undo")
+@_journal_argument
+@yes_option
+@json_option(*_UNDONE)
+@runs(writes=True)
+async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
+    """Delete the cards that an import has created, for good. It asks first.
 
-    Raises:
-        UsageError: the journal is that of another service, or the user said no.
-        JournalError: the journal is in use or can't be used.
-        IncompleteError: some cards could not be deleted.
-        BoardClientError: the board could not be read, or the credentials are refused.
+    Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
+    once more right before it is deleted. If it is ended, the same command line continues. The journal remembers what was deleted:
+    importing the file again creates these cards again.
+
+    Example:  boardclient undo cards.csv.journal
     """
-    identity = read_journal(path).identity
-    if identity.get("service") != session.identity["service"]:
-        raise UsageError(f"{path} is the journal of {identity.get('service')}; give --base-url")
-    note_undone(path, ())  # raises while a run uses the journal
-    work = _Undo(session, identity["cards known by"] == "their marker")
-    await work.plan(read_rows(path, "done"), await session.boards.cards(identity["board"]))
+    client.stopping.hint = "the same command line does the rest"
+    identity = read_journal(file).identity
+    if identity.get("service") != client.session.identity["service"]:
+        raise UsageError(f"{file} is the journal of {identity.get('service')}; give --base-url")
+    note_undone(file, ())  # raises while a run uses the journal
+    work = _Undo(client.session, identity["cards known by"] == "their marker")
+    await work.plan(read_rows(file, "done"), await client.session.boards.cards(identity["board"]))
     _name_kept(work.kept)
     if work.delete:
         kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
         confirm(f"Delete {plural(len(work.delete), 'card')} for good?{kept}", yes=yes)
     kept_before, gone, noted, failures = len(work.kept), len(work.gone), 0, list[str]()
     try:
-        async with contextlib.aclosing(session.map(work.remove, work.delete)) as results:
+        async with contextlib.aclosing(client.session.map(work.remove, work.delete)) as results:
             async for result in results:
                 if isinstance(result.error, AuthenticationError | CredentialError):
                     raise result.error
                 if result.error is not None:
                     failures.append(f"{result.item}: {result.error}")
                 if len(work.gone) >= noted + _BATCH:
-                    note_undone(path, work.gone[noted:])
+                    note_undone(file, work.gone[noted:])
                     noted = len(work.gone)
     finally:
-        note_undone(path, work.gone[noted:])
+        note_undone(file, work.gone[noted:])
     _name_kept(work.kept[kept_before:])
     counts = {"deleted": len(work.gone) - gone, "kept": len(work.kept), "gone": gone, "failed": len(failures)}
     cards = None if fields is None else [{"id": card.id, "name": card.name, "why": why} for card, why in work.kept]
@@ -303,7 +287,8 @@ def ledger() -> None:
 @_ledger_option
 @_job_option
 @json_option("rows", "done", "failed", "in_doubt", "parts")
-def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
+@runs(needs="nothing")
+async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
     """Show the progress of the whole and of each part: who holds it, its rate, and how many rows are in doubt.
 
     Part -1 is run last, and settles the rows in doubt of all others.
@@ -312,35 +297,25 @@ def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) 
     """
     from boardclient.distributed import status
 
-    async def work() -> None:
-        parts = [attrs.asdict(part) for part in await status(ledger, name=job)]
-        sums = {name: sum(part[name] for part in parts) for name in ("rows", "done", "failed", "in_doubt")}
-        if fields is not None:
-            show("", {**sums, "parts": parts}, fields)
-            return
-        out(f"{sums['done']:,} of {sums['rows']:,} done, {sums['failed']:,} failed, {sums['in_doubt']:,} in doubt")
-        out_table(
-            [["" if value is None else str(value) for value in part.values()] for part in parts], *(parts[0] if parts else ())
-        )
-
-    with reported():
-        run_until_signal(work)
+    parts = [attrs.asdict(part) for part in await status(ledger, name=job)]
+    sums = {name: sum(part[name] for part in parts) for name in ("rows", "done", "failed", "in_doubt")}
+    if fields is not None:
+        show("", {**sums, "parts": parts}, fields)
+        return
+    out(f"{sums['done']:,} of {sums['rows']:,} done, {sums['failed']:,} failed, {sums['in_doubt']:,} in doubt")
+    show_all(parts, tuple(parts[0] if parts else ()))
 
 
 @ledger.command("drain")
 @_ledger_option
 @_job_option
-@json_option()
-def ledger_drain(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
+@prints("the workers end once their requests are completed", needs="nothing")
+async def ledger_drain(ledger: str, job: str | None) -> Mapping[str, object]:
     """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
 
     Example:  boardclient ledger drain --ledger cards.csv.ledger
     """
     from boardclient.distributed import drain
 
-    async def work() -> None:
-        await drain(ledger, name=job)
-        show("the workers end once their requests are completed", {"draining": True}, fields)
-
-    with reported():
-        run_until_signal(work)
+    await drain(ledger, name=job)
+    return {"draining": True}

@@ -148,5 +148,13 @@ def show(title: str, record: Mapping[str, object], fields: Sequence[str] | None 
         click.echo(click.style(f"  {name:<{width}}  ", dim=True) + escape(text), file=sys.stdout)
 
 
+def show_all(records: Sequence[Mapping[str, object]], names: Sequence[str], fields: Sequence[str] | None = None) -> None:
+    """Print the values of records: as a list of JSON if `fields` is given, otherwise as a table with a column for each name."""
+    if fields is not None:
+        out_json([{name: record.get(name) for name in fields or names} for record in records])
+    else:
+        out_table([["" if (value := record[name]) is None else _text(value) for name in names] for record in records], *names)
+
+
 def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)

@@ -12,10 +12,10 @@ import click
 from boardclient.cli import _drawing
 from boardclient.cli._app import Group, board_argument, board_option, json_option, timezone_option, yes_option
 from boardclient.cli._errors import UsageError
-from boardclient.cli._output import local, note, out_json, out_table, quoted, show
+from boardclient.cli._output import local, note, quoted, show, show_all
 from boardclient.cli._profiles import Settings
 from boardclient.cli._rows import parse_due
-from boardclient.cli._running import Client, confirm, prints, with_session, without_session
+from boardclient.cli._running import Client, confirm, prints, runs
 from boardclient.events import Event
 
 commands = Group("records")
@@ -40,7 +40,7 @@ def _shown(value: str, identifier: str) -> str:
 
 
 @commands.command("whoami")
-@prints("member", writes=False)
+@prints("member")
 async def whoami(client: Client) -> Mapping[str, Any]:
     """Show the member whose token is used, with all fields that the service sends."""
     member = await client.session.members.me()
@@ -58,7 +58,7 @@ def board_group() -> None:
     "--default-lists/--no-default-lists", default=None, help="Create To Do, Doing and Done.", show_default="the service decides"
 )
 @click.option("--organization", metavar="ID", help="The organization that it belongs to.")
-@prints("board created", *_BOARD)
+@prints("board created", *_BOARD, writes=True)
 async def board_create(client: Client, name: str, default_lists: bool | None, organization: str | None) -> Mapping[str, Any]:
     """Create a board. Later commands on this machine know it by its name, too.
 
@@ -76,7 +76,8 @@ async def board_create(client: Client, name: str, default_lists: bool | None, or
 @board_argument
 @timezone_option
 @json_option("id", "lists", "cards")
-def board_show(board: str, zone: tzinfo | None, fields: tuple[str, ...] | None) -> None:
+@runs()
+async def board_show(client: Client, zone: tzinfo | None, fields: tuple[str, ...] | None) -> None:
     """Draw a board: its lists side by side with their cards, and the identifiers of both.
 
     Into a pipe it prints a line for each card with tabs: list, name of the list, card, name of the card, due date. A list without
@@ -84,40 +85,29 @@ def board_show(board: str, zone: tzinfo | None, fields: tuple[str, ...] | None) 
 
     Example:  boardclient board show Roadmap --json | jq '.cards[].name'
     """
-
-    async def work(client: Client) -> None:
-        board_id = client.board_id()
-        lists, cards = await client.session.boards.lists(board_id), await client.session.boards.cards(board_id)
-        if fields is not None:
-            shown_lists, shown_cards = [_record(item, _LIST) for item in lists], [_record(card, _CARD, zone) for card in cards]
-            show("", {"id": board_id, "lists": shown_lists, "cards": shown_cards}, fields)
-        elif sys.stdout.isatty():
-            _drawing.draw(lists, cards, zone=zone)
-        else:
-            _drawing.print_lines(lists, cards, zone=zone)
-
-    with_session(work, board=board)
+    board_id = client.board_id()
+    lists, cards = await client.session.boards.lists(board_id), await client.session.boards.cards(board_id)
+    if fields is not None:
+        shown_lists, shown_cards = [_record(item, _LIST) for item in lists], [_record(card, _CARD, zone) for card in cards]
+        show("", {"id": board_id, "lists": shown_lists, "cards": shown_cards}, fields)
+    elif sys.stdout.isatty():
+        _drawing.draw(lists, cards, zone=zone)
+    else:
+        _drawing.print_lines(lists, cards, zone=zone)
 
 
 @board_group.command("list")
 @json_option("id", "name")
-def board_list(fields: tuple[str, ...] | None) -> None:
+@runs(needs="settings")
+async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
-
-    async def work(settings: Settings) -> None:
-        boards = [{"id": board, "name": name} for board, name in settings.profile.boards.items()]
-        if fields is not None:
-            out_json([{name: item[name] for name in fields or ("id", "name")} for item in boards])
-        else:
-            out_table([tuple(item.values()) for item in boards], "id", "name")
-
-    without_session(work)
+    show_all([{"id": board, "name": name} for board, name in settings.profile.boards.items()], ("id", "name"), fields)
 
 
 @board_group.command("name")
 @click.argument("board_id", metavar="BOARD_ID", help="The board's identifier.")
 @click.argument("name", metavar="NAME", help="The name by which commands on this machine know it.")
-@prints("board named", "id", "name", signs_in=False)
+@prints("board named", "id", "name", needs="settings")
 async def board_name(settings: Settings, board_id: str, name: str) -> Mapping[str, Any]:
     """Let commands on this machine know a board by a name. Nothing is sent."""
     settings.learn(board_id, name)
@@ -133,7 +123,7 @@ def list_group() -> None:
 @click.argument("name", metavar="NAME", help="The list's name.")
 @board_option("The board that gets the list.", required=True)
 @click.option("--pos", metavar="POS", help="The position: top, bottom, or another value that the service accepts.")
-@prints("list created", *_LIST)
+@prints("list created", *_LIST, writes=True)
 async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str, Any]:
     """Create a list on a board.
 
@@ -146,7 +136,7 @@ async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str
 @click.argument("list_", metavar="LIST", help="An identifier, or a name with --board.")
 @board_option("The board on which to look for a name.")
 @yes_option
-@prints("list archived", *_LIST)
+@prints("list archived", *_LIST, writes=True)
 async def list_archive(client: Client, list_: str, yes: bool) -> Mapping[str, Any]:
     """Archive a list. The service documents no way to undo this, so it asks first."""
     list_id = await client.list_id(list_)
@@ -189,7 +179,7 @@ class _WaitingTold:
 @click.option("--due", metavar="TIME", help="The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.")
 @timezone_option
 @click.option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list.")
-@prints("card created", *_CARD)
+@prints("card created", *_CARD, writes=True)
 async def card_create(
     client: Client, name: str, list_: str, desc: str | None, due: str | None, zone: tzinfo | None, pos: str | None
 ) -> Mapping[str, Any]:
@@ -211,7 +201,7 @@ async def card_create(
 @_card_argument
 @_card_board
 @timezone_option
-@prints("card", *_CARD, writes=False)
+@prints("card", *_CARD)
 async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[str, Any]:
     """Show a card."""
     return _record(await client.session.cards.get(await client.card_id(card)), _CARD, zone)
@@ -221,7 +211,7 @@ async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[st
 @_card_argument
 @_card_board
 @yes_option
-@prints("card deleted", "id")
+@prints("card deleted", "id", writes=True)
 async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]:
     """Delete a card for good. It asks first."""
     card_id = await client.card_id(card)
@@ -234,7 +224,7 @@ async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]
 @_card_argument
 @_into_list
 @_card_board
-@prints("card moved", "id", "list_id")
+@prints("card moved", "id", "list_id", writes=True)
 async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
     """Move a card to another list.
 
@@ -249,7 +239,7 @@ async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
 @_card_argument
 @click.argument("label", metavar="LABEL_ID", help="The label's identifier.")
 @_card_board
-@prints("label attached", "id", "label")
+@prints("label attached", "id", "label", writes=True)
 async def card_label(client: Client, card: str, label: str) -> Mapping[str, Any]:
     """Attach a label to a card."""
     card_id = await client.card_id(card)

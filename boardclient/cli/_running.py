@@ -6,9 +6,9 @@ import asyncio
 import functools
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import attrs
 import click
@@ -17,16 +17,27 @@ import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
 from boardclient.cli._app import json_option
-from boardclient.cli._errors import IncompleteError, StoppedError, UsageError
+from boardclient.cli._errors import IncompleteError, UsageError
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
 
 _T = TypeVar("_T")
+Needs: TypeAlias = Literal["session", "settings", "nothing"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ITEMS_PER_STEP = 500
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
+
+
+@attrs.define
+class Stopping:
+    """What a signal does: the first one calls `stop`, once it is set, instead of cancelling the work."""
+
+    stop: Callable[[], object] | None = None
+    is_requested: bool = False
+    hint: str = ""
+    """Printed when a signal has ended the command."""
 
 
 @attrs.frozen
@@ -36,6 +47,7 @@ class Client:
     session: boardclient.AsyncSession
     settings: Settings
     board: str = ""
+    stopping: Stopping = attrs.field(factory=Stopping)
 
     def board_id(self, name: str | None = None) -> str:
         """Return the identifier of a board, by default the given one. What this machine does not know is taken for one.
@@ -73,98 +85,63 @@ class Client:
         return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
 
 
-@attrs.define
-class GracefulStop:
-    """Lets the first signal call `stop`, once it is set, instead of cancelling the work.
+def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: Stopping | None = None) -> None:
+    """Run `work` until it ends or a signal cancels it, and turn its errors into a line on stderr and an exit code.
 
-    Owned by a command, which passes it to its work and to `run_until_signal`.
-    """
-
-    stop: Callable[[], object] | None = None
-    is_requested: bool = False
-
-
-def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: GracefulStop | None = None) -> None:
-    """Run `work` in a new event loop until it ends or a signal cancels it.
-
-    With a `GracefulStop`, the first signal calls its `stop`, and the second cancels. Later signals have their usual effect. Must
-    be called from the main thread, the only one that can handle signals.
-
-    Raises:
-        StoppedError: a signal was received. `work` has ended or was cancelled, and has cleaned up.
-    """
-    received: list[int] = []
-
-    async def supervised() -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- asyncio.run makes a task
-
-        def stop(signal_number: int) -> None:
-            received.append(signal_number)
-            if graceful_stop is not None and graceful_stop.stop is not None and not graceful_stop.is_requested:
-                graceful_stop.is_requested = True
-                graceful_stop.stop()
-            else:
-                handlers.close()
-                task.cancel()
-
-        loop = asyncio.get_running_loop()
-        with ExitStack() as handlers:
-            for number in _SIGNALS:
-                handlers.callback(signal.signal, number, signal.getsignal(number))
-                # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel chooses another thread.
-                loop.add_signal_handler(number, stop, number)
-                handlers.callback(loop.remove_signal_handler, number)
-            await work()
-
-    try:
-        asyncio.run(supervised())
-    except asyncio.CancelledError:
-        if not received:
-            raise
-    if received:
-        raise StoppedError(received[0])
-
-
-async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items, and let the event loop handle signals in between."""
-    for number, item in enumerate(items):
-        if number % _ITEMS_PER_STEP == 0:
-            await asyncio.sleep(0)
-        yield item
-
-
-@contextmanager
-def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
-    """Turn errors of a command into lines on stderr and an exit code.
-
-    `when_stopped` is printed after a signal. `writes` says that the command changes something on the service.
+    `writes` says that it changes something on the service. Must be called from the main thread, the only one that can handle
+    signals.
 
     Raises:
         click.exceptions.Exit: with the exit code, after an error.
     """
+    stopping = Stopping() if stopping is None else stopping
+    received: list[int] = []
+    code, text = 0, ""
     try:
-        yield
+        asyncio.run(_supervised(work, stopping, received))
+    except asyncio.CancelledError:
+        if not received:
+            raise
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-        code, lines = 4, [f"error: {error}; {_profiles.advice()}"]
+        code, text = 4, f"error: {error}; {_profiles.advice()}"
     except boardclient.JournalError as error:
-        code, lines = 2, [f"error: {error}"]
+        code, text = 2, f"error: {error}"
     except ValueError as error:
         # The package's message names its parameter, which is an option here.
-        words = f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")
-        code, lines = 2, [words.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")]
+        text = f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")
+        code, text = 2, text.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")
     except BoardClientError as error:
-        code, lines = 1, [f"error: {_in_words(error, writes=writes)}"]
-    except StoppedError as stopped:
-        (number,) = stopped.args
-        code = 128 + number
-        hint = when_stopped or (_MAY_BE_DONE if writes else "")
-        lines = [f"ended by {signal.Signals(number).name}{hint and '; '}{hint}"]
-    else:
-        return
-    for text in lines:
+        code, text = 1, f"error: {_in_words(error, writes=writes)}"
+    if received and not code:
+        hint = stopping.hint or (_MAY_BE_DONE if writes else "")
+        code, text = 128 + received[0], f"ended by {signal.Signals(received[0]).name}{hint and '; '}{hint}"
+    if code:
         note(f"boardclient: {text}")
-    raise click.exceptions.Exit(code)
+        raise click.exceptions.Exit(code)
+
+
+async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping, received: list[int]) -> None:
+    """Do the work, and note the signals that come meanwhile. After a cancellation they have their usual effect."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 -- asyncio.run makes a task
+
+    def receive(signal_number: int) -> None:
+        received.append(signal_number)
+        if stopping.stop is not None and not stopping.is_requested:
+            stopping.is_requested = True
+            stopping.stop()
+        else:
+            handlers.close()
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    with ExitStack() as handlers:
+        for number in _SIGNALS:
+            handlers.callback(signal.signal, number, signal.getsignal(number))
+            # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel chooses another thread.
+            loop.add_signal_handler(number, receive, number)
+            handlers.callback(loop.remove_signal_handler, number)
+        await work()
 
 
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
@@ -176,6 +153,27 @@ def _in_words(error: BoardClientError, *, writes: bool) -> str:
     return text
 
 
+def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | None = None, writes: bool = False) -> None:
+    """Run `work` with a session that is made from options, environment and profile, and is closed afterwards.
+
+    `board` is what the user has given, "" if nothing, None for a command that looks for no names.
+    """
+    stopping = Stopping()
+
+    async def in_session() -> None:
+        settings = _settings()
+        async with settings.session(await settings.credentials()) as session:
+            client = Client(session, settings, board or "", stopping)
+            try:
+                await work(client)
+            except boardclient.NotFoundError as error:
+                if board is None:
+                    raise
+                raise IncompleteError(f"{error}{client.advice()}") from None
+
+    run(in_session, writes=writes, stopping=stopping)
+
+
 def _settings() -> Settings:
     """Return the settings of the running command.
 
@@ -185,65 +183,54 @@ def _settings() -> Settings:
     return _profiles.load(click.get_current_context().find_root().params)
 
 
-def without_session(work: Callable[[Settings], Awaitable[None]]) -> None:
-    """Run `work` until it ends or a signal comes. The process ends with the exit code of an error, if there is one."""
-    with reported():
-        settings = _settings()
-        run_until_signal(lambda: work(settings))
+def runs(*, needs: Needs = "session", writes: bool = False) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
 
-
-def with_session(
-    work: Callable[[Client], Awaitable[None]],
-    *,
-    board: str | None = None,
-    writes: bool = False,
-    graceful_stop: GracefulStop | None = None,
-    when_stopped: str = "",
-) -> None:
-    """Run `work` with a session that is made from options, environment and profile, and is closed afterwards.
-
-    The process ends with the exit code of an error, if there is one. `board` is what the user has given, "" if nothing; None for
-    a command that looks for no names.
+    The client knows the board that is given: it is no argument.
     """
 
-    async def in_session() -> None:
-        async with settings.session(await settings.credentials()) as session:
-            client = Client(session, settings, board or "")
-            try:
-                await work(client)
-            except boardclient.NotFoundError as error:
-                if board is None:
-                    raise
-                raise IncompleteError(f"{error}{client.advice()}") from None
-
-    with reported(writes=writes, when_stopped=when_stopped):
-        settings = _settings()
-        run_until_signal(in_session, graceful_stop)
-
-
-def prints(
-    title: str, *names: str, writes: bool = True, signs_in: bool = True
-) -> Callable[[Callable[..., Awaitable[Mapping[str, Any]]]], Callable[..., None]]:
-    """Let a coroutine be a command, which prints the record that it returns. `--json` chooses among the fields of these names.
-
-    It gets a `Client`, or `Settings` if it does not sign in, and its arguments and options, but for `--board`.
-    """
-
-    def declared(work: Callable[..., Awaitable[Mapping[str, Any]]]) -> Callable[..., None]:
-        @json_option(*names)
+    def declared(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(work)
-        def command(fields: tuple[str, ...] | None, board: str | None = None, **given: Any) -> None:
-            async def printed(context: Client | Settings) -> None:
-                show(title, await work(context, **given), fields)
-
-            if signs_in:
-                with_session(printed, board=board or "", writes=writes)
+        def command(**given: Any) -> None:
+            if needs == "session":
+                board = (given.pop("board") or "") if "board" in given else None
+                run_with_session(lambda client: work(client, **given), board=board, writes=writes)
+            elif needs == "settings":
+                run(lambda: work(_settings(), **given))
             else:
-                without_session(printed)
+                run(lambda: work(**given))
 
         return command
 
     return declared
+
+
+def prints(
+    title: str, *names: str, needs: Needs = "session", writes: bool = False
+) -> Callable[[Callable[..., Awaitable[Mapping[str, Any]]]], Callable[..., None]]:
+    """Let a coroutine be a command, as `runs` does, which prints the record that it returns.
+
+    `names` are the fields among which `--json` chooses; without any, all names are allowed.
+    """
+
+    def declared(work: Callable[..., Awaitable[Mapping[str, Any]]]) -> Callable[..., None]:
+        @json_option(*names)
+        @runs(needs=needs, writes=writes)
+        @functools.wraps(work)
+        async def printed(*context: object, fields: tuple[str, ...] | None, **given: Any) -> None:
+            show(title, await work(*context, **given), fields)
+
+        return printed
+
+    return declared
+
+
+async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield the items, and let the event loop handle signals in between."""
+    for number, item in enumerate(items):
+        if number % _ITEMS_PER_STEP == 0:
+            await asyncio.sleep(0)
+        yield item
 
 
 def confirm(question: str, *, yes: bool) -> None:

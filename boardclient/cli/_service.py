@@ -18,7 +18,7 @@ from boardclient.cli._errors import UsageError
 from boardclient.cli._importing import ImportOptions, import_file
 from boardclient.cli._output import note, out, plural
 from boardclient.cli._profiles import Settings
-from boardclient.cli._running import Client, reported, run_until_signal
+from boardclient.cli._running import Client, runs
 from boardclient.events import Event
 from boardclient.testing import BoardService, Call
 
@@ -41,7 +41,8 @@ _CARDS_UNTIL_EXPIRY = 25
     show_default=True,
     help="Where the consent page sends the browser back to.",
 )
-def serve(port: int, redirect_uri: str) -> None:
+@runs(needs="nothing")
+async def serve(port: int, redirect_uri: str) -> None:
     """Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.
 
     The printed environment has the client's identifier and secret, and the address of a page on which one of the members gives
@@ -51,24 +52,19 @@ def serve(port: int, redirect_uri: str) -> None:
 
     Example:  boardclient serve --port 8080
     """
-
-    async def work() -> None:
-        service = BoardService(port=port, redirect_uri=redirect_uri, members=_MEMBERS, on_call=_log)
-        async with contextlib.AsyncExitStack() as opened:
-            try:
-                await opened.enter_async_context(service)
-            except OSError as error:
-                raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
-            # The credentials are made for this run and are of no use elsewhere, so they may be printed.
-            for name, value in service.environment.items():
-                print(f"export {name}={shlex.quote(value)}")
-            print(end="", flush=True)
-            note(f"Serving the members {', '.join(_MEMBERS)} until SIGINT or SIGTERM.")
-            note("Set the environment above in another terminal.")
-            await asyncio.Event().wait()
-
-    with reported():
-        run_until_signal(work)
+    service = BoardService(port=port, redirect_uri=redirect_uri, members=_MEMBERS, on_call=_log)
+    async with contextlib.AsyncExitStack() as opened:
+        try:
+            await opened.enter_async_context(service)
+        except OSError as error:
+            raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
+        # The credentials are made for this run and are of no use elsewhere, so they may be printed.
+        for name, value in service.environment.items():
+            print(f"export {name}={shlex.quote(value)}")
+        print(end="", flush=True)
+        note(f"Serving the members {', '.join(_MEMBERS)} until SIGINT or SIGTERM.")
+        note("Set the environment above in another terminal.")
+        await asyncio.Event().wait()
 
 
 def _log(call: Call) -> None:
@@ -79,37 +75,33 @@ def _log(call: Call) -> None:
 
 
 @commands.command("demo")
-def demo() -> None:
+@runs(needs="nothing")
+async def demo() -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
+    asked, created = list[object](), itertools.count(1)
 
-    async def work() -> None:
-        asked, created = list[object](), itertools.count(1)
+    async def authorize(request: AuthorizationRequest) -> str:
+        """Stand for an application whose user consents at once."""
+        asked.append(request)
+        return service.new_code()
 
-        async def authorize(request: AuthorizationRequest) -> str:
-            """Stand for an application whose user consents at once."""
-            asked.append(request)
-            return service.new_code()
+    def expire_midway(event: Event) -> None:
+        is_created = getattr(event, "operation", "") == "cards.create" and getattr(event, "status", None) == 200
+        if is_created and next(created) == _CARDS_UNTIL_EXPIRY:
+            service.rules.expire_tokens()
 
-        def expire_midway(event: Event) -> None:
-            is_created = getattr(event, "operation", "") == "cards.create" and getattr(event, "status", None) == 200
-            if is_created and next(created) == _CARDS_UNTIL_EXPIRY:
-                service.rules.expire_tokens()
-
-        async with (
-            BoardService(port=0) as service,
-            service.session(service.oauth_credentials(authorize=authorize), observers=[expire_midway]) as session,
-        ):
-            out(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
-            board = await session.boards.create("Demo", default_lists=True)
-            await session.lists.create("Icebox", board_id=board.id, pos="bottom")
-            out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
-            with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-                client = Client(session, Settings(base_url=service.base_url), board.id)
-                await import_file(client, file, ImportOptions(board=board.id))
-            renewed = plural(len(asked) - 1, "new code")
-            out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
-            lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
-            _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
-
-    with reported():
-        run_until_signal(work)
+    async with (
+        BoardService(port=0) as service,
+        service.session(service.oauth_credentials(authorize=authorize), observers=[expire_midway]) as session,
+    ):
+        out(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
+        board = await session.boards.create("Demo", default_lists=True)
+        await session.lists.create("Icebox", board_id=board.id, pos="bottom")
+        out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
+        with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
+            client = Client(session, Settings(base_url=service.base_url), board.id)
+            await import_file(client, file, ImportOptions(board=board.id))
+        renewed = plural(len(asked) - 1, "new code")
+        out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
+        lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
+        _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
