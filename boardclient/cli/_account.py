@@ -16,7 +16,7 @@ import click
 import boardclient
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
-from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
+from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
 from boardclient.cli._output import local, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
 from boardclient.cli._running import Client, prints, runs
@@ -123,7 +123,7 @@ async def doctor(fields: tuple[str, ...] | None) -> None:
         out_json({name: found.get(name) for name in fields or found})
     wrong = {name for name, state, _ in checks if state == "wrong"}
     if wrong - {"credentials", "token"}:
-        raise IncompleteError("something is wrong")
+        raise CommandError("something is wrong")
     if wrong:
         raise NoCredentialsError("there are no credentials that the service accepts")
 

@@ -132,19 +132,14 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
-class _Zone(click.ParamType["tzinfo"]):
-    """A time zone of the IANA database."""
+def _zone(value: str) -> tzinfo:
+    """Return a time zone of the IANA database."""
+    from zoneinfo import ZoneInfo
 
-    name = "zone"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
-        """Return the zone."""
-        from zoneinfo import ZoneInfo
-
-        try:
-            return ZoneInfo(value)
-        except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
-            self.fail(f"{value!r} is no time zone; names are like Europe/Berlin or UTC", param, ctx)
+    try:
+        return ZoneInfo(value)
+    except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
+        raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC") from None
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -172,7 +167,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where 
 timezone_option = click.option(
     "--timezone",
     "zone",
-    type=_Zone(),
+    type=_zone,
     metavar="ZONE",
     envvar="BOARDCLIENT_TIMEZONE",
     help="The time zone of dates, such as Europe/Berlin.",

@@ -22,10 +22,6 @@ class CommandError(click.ClickException):
             note(f"boardclient: {text}")
 
 
-class IncompleteError(CommandError):
-    """The command did only a part of its work. The message says why."""
-
-
 class UsageError(CommandError):
     """The usage, the configuration or a file is wrong, or the command refuses. Nothing was changed."""
 

@@ -16,7 +16,7 @@ import click
 from boardclient import Card
 from boardclient.cli import _rows
 from boardclient.cli._app import COLUMNS, Group, board_argument, timezone_option
-from boardclient.cli._errors import IncompleteError
+from boardclient.cli._errors import CommandError
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, plural
 from boardclient.cli._profiles import write_file
@@ -94,7 +94,7 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
     if left := len(cards) - len(written) - len(strays):
         note(f"cards of archived lists that are left out: {left}")
     if strays:
-        raise IncompleteError(f"{plural(len(strays), 'card')} could not be written as import reads them")
+        raise CommandError(f"{plural(len(strays), 'card')} could not be written as import reads them")
 
 
 def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:

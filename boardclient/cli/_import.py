@@ -16,17 +16,12 @@ RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rat
 """The fields of the result. `audit_error` joins them if the board could not be read at the end."""
 
 
-class _Renamed(click.ParamType[tuple[str, str]]):
-    """A column, and its name in the file."""
-
-    name = "column"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return the name in the file, and the column."""
-        column, _, name = value.partition("=")
-        if column not in IMPORTED or not name.strip():
-            self.fail(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(IMPORTED)}", param, ctx)
-        return name.strip(), column
+def _renamed(value: str) -> tuple[str, str]:
+    """Return a name in the file, and its column."""
+    column, _, name = value.partition("=")
+    if column not in IMPORTED or not name.strip():
+        raise click.BadParameter(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(IMPORTED)}")
+    return name.strip(), column
 
 
 @commands.command("import")
@@ -76,7 +71,7 @@ class _Renamed(click.ParamType[tuple[str, str]]):
 @click.option(
     "--map",
     "renamed",
-    type=_Renamed(),
+    type=_renamed,
     multiple=True,
     metavar="COLUMN=NAME",
     help="Read COLUMN from the file's column NAME. Repeatable.",

@@ -34,7 +34,7 @@ from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._errors import IncompleteError, NoCredentialsError, NotProvenError, UsageError
+from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
 from boardclient.cli._running import Client, in_steps, run_with_session
@@ -121,7 +121,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
 
     Raises:
         UsageError: the file, the list or the journal can't be used, or cards exist already. No card was created.
-        IncompleteError: some rows failed.
+        CommandError: some rows failed.
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
@@ -412,7 +412,7 @@ class _Import:
                 async for result in run:
                     self._count(result)
         except JournalError as error:
-            raise (IncompleteError if is_begun else UsageError)(str(error)) from None
+            raise (CommandError if is_begun else UsageError)(str(error)) from None
         except of_accounts as error:
             raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
         finally:
@@ -456,9 +456,9 @@ class _Import:
         is_resumable = self.options.journal is not None or self.options.ledger is not None
         if report.failed:
             again = "; the same command line sends them again" if is_resumable else ""
-            raise IncompleteError(f"{plural(report.failed, 'row')} failed{again}")
+            raise CommandError(f"{plural(report.failed, 'row')} failed{again}")
         if audit is not None and audit.is_wrong:
-            raise IncompleteError("not every row has a card of its own, exactly once")
+            raise CommandError("not every row has a card of its own, exactly once")
         if report.unknown:
             again = "the same command line looks again" if is_resumable else "look at the board, since no journal was kept"
             if self.options.journal is not None:

@@ -13,15 +13,15 @@ import click
 
 from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, CredentialError, NotFoundError
 from boardclient.bulk import Content
-from boardclient.bulk.journal import JournalRow, RowKey, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
-from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
-from boardclient.cli._output import LINES, first_lines, key_name, note, out, out_json, out_table, plural, quoted, show, show_all
+from boardclient.cli._errors import CommandError, NotProvenError, UsageError
+from boardclient.cli._output import LINES, first_lines, note, out, plural, quoted, show, show_all
 from boardclient.cli._running import Client, confirm, in_steps, prints, runs
 
 commands = Group("journal")
 
-_UNKNOWN = ("row", "name", "reason", "suggestion", "cards")
+_UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason")
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 _BATCH = 64
@@ -85,7 +85,7 @@ async def journal_resolve(
     A row is named by its reference or, without one, by its position: the first row of the file that is not empty has position 0.
     Import names an unknown row by its row in the file and, in parentheses, by what this command takes.
 
-    The next run of the import continues from there. Exit code 3 if --accept leaves rows unknown.
+    The next run of the import continues from there. --accept shows the rows that it leaves unknown, with exit code 3.
 
     \b
     Examples:
@@ -104,52 +104,31 @@ async def journal_resolve(
         resolve(file, key, card_id=card_id, absent=absent)
         return
     if accept:
-        owners = {item.detail: item.key for item in read_rows(file, "done")}
-        left = sum(not _accepted(file, item, owners) for item in unknown)
-        if left:
-            raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
-    elif fields is None:
-        out_table([line for item in unknown for line in _lines(item)], "row", "name", "card", "its name", "likeness", "")
-    else:
+        taken = {item.detail for item in read_rows(file, "done")}
         for item in unknown:
-            record = _record(item)
-            out_json({name: record[name] for name in fields or _UNKNOWN})
+            if item.suggestion is not None and item.suggestion.card_id not in taken:  # a card is that of one row
+                resolve(file, item.row.key, card_id=item.suggestion.card_id)
+                taken.add(item.suggestion.card_id)
+        unknown = read_unknown(file)
+    names = _UNKNOWN[:-1] if fields is None else _UNKNOWN  # the reason is a long sentence
+    show_all([record for item in unknown for record in _candidates(item)], names, fields)
+    if accept and unknown:
+        raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
 
 
-def _record(item: UnknownRow) -> dict[str, object]:
-    cards = item.candidates[:_CANDIDATES]
-    return {
-        "row": item.row.key,
-        "name": item.row.content.name,
-        "reason": item.row.detail,
-        "suggestion": item.suggestion and item.suggestion.card_id,
-        "cards": [{"id": card.card_id, "name": card.content.name, "likeness": round(card.likeness, 2)} for card in cards],
-    }
-
-
-def _lines(item: UnknownRow) -> list[tuple[str, ...]]:
-    """Return a line for each card that may be a row's, or one without a card."""
-    row = str(item.row.key), item.row.content.name
+def _candidates(item: UnknownRow) -> list[dict[str, object]]:
+    """Return a record for each card that may be a row's, or one without a card."""
+    row: dict[str, object] = {"row": item.row.key, "name": item.row.content.name, "reason": item.row.detail}
     return [
-        (*row, card.card_id, card.content.name, f"{card.likeness:.2f}", "suggested" if card is item.suggestion else "")
+        {
+            **row,
+            "card": card.card_id,
+            "card_name": card.content.name,
+            "likeness": round(card.likeness, 2),
+            "suggested": card is item.suggestion,
+        }
         for card in item.candidates[:_CANDIDATES]
-    ] or [(*row, "", "none is known: look at the board", "", "")]
-
-
-def _accepted(file: Path, item: UnknownRow, owners: dict[str | None, RowKey]) -> bool:
-    """Settle a row by its suggestion. Return False if there is none, or if the card is another row's."""
-    named = f"{key_name(item.row.key)} ({quoted(item.row.content.name)})"
-    if item.suggestion is None:
-        note(f"{named}: no suggestion")
-        return False
-    card_id = item.suggestion.card_id
-    if card_id in owners:
-        note(f"{named}: the card {card_id} is that of {key_name(owners[card_id])}")
-        return False
-    resolve(file, item.row.key, card_id=card_id)
-    owners[card_id] = item.row.key
-    out(f"{named} has the card {card_id}")
-    return True
+    ] or [row]
 
 
 @attrs.define
@@ -269,7 +248,7 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     for text in failures[:LINES]:
         note(text, fg="red")
     if failures:
-        raise IncompleteError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")
+        raise CommandError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")
 
 
 _ledger_option = click.option(

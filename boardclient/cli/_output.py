@@ -153,7 +153,7 @@ def show_all(records: Sequence[Mapping[str, object]], names: Sequence[str], fiel
     if fields is not None:
         out_json([{name: record.get(name) for name in fields or names} for record in records])
     else:
-        out_table([["" if (value := record[name]) is None else _text(value) for name in names] for record in records], *names)
+        out_table([["" if (value := record.get(name)) is None else _text(value) for name in names] for record in records], *names)
 
 
 def _text(value: object) -> str:

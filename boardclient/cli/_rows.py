@@ -1,6 +1,6 @@
 """Reads the file of an import, CSV or JSON Lines, lazily into checked drafts. No network I/O.
 
-What spreadsheets write is recognised: the separator, UTF-16 and Windows-1252, the line `sep=;`, and empty rows and columns.
+What spreadsheets write is recognised: the separator, UTF-16 and Windows-1252, and empty rows and columns.
 
 Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line.
 """
@@ -37,8 +37,6 @@ _CELL_LIMIT = 16 * 2**20
 """The largest cell in bytes. It is enough for any description, but a missing quote does not read a huge file into one cell. The
 csv module's default is 128 KiB."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
-"""The line by which Excel learns the separator."""
 _ENCODING = "is neither UTF-8 nor Windows-1252: save the file as UTF-8"
 _UNKNOWN = f"the columns are {', '.join(IMPORTED)} (--map COLUMN=NAME renames one, --skip NAME ignores it)"
 _ENGINE = "needs --engine dask: there is a job for each board and account"
@@ -151,8 +149,7 @@ def recognise(file: BinaryIO, layout: Layout) -> Layout:
         first = next(filter(str.strip, _lines(file, layout)), "")
     if first.lstrip().startswith(("{", "[")):
         return attrs.evolve(layout, form="jsonl")
-    said = _SEPARATOR_LINE.fullmatch(first)
-    delimiter = said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+    delimiter = max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
     return attrs.evolve(layout, delimiter=delimiter)
 
 
@@ -265,15 +262,9 @@ def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
 
 def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the cells of each row with its number, or at the end why the rest can't be read."""
-    lines, number = _lines(file, layout), 0
+    number = 0
     try:
-        first = next(lines, "")
-        if _SEPARATOR_LINE.fullmatch(first):
-            number = 1
-        else:
-            lines = itertools.chain([first], lines)
-        for cells in csv.reader(lines, strict=True, delimiter=layout.delimiter):
-            number += 1
+        for number, cells in enumerate(csv.reader(_lines(file, layout), strict=True, delimiter=layout.delimiter), 1):
             yield number, cells
     except csv.Error as error:
         yield number + 1, f"is malformed CSV: {str(error).partition(' - ')[0]}"
@@ -319,11 +310,8 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
             continue
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
-            yield Problem(number, None, f"is not JSON: {error.msg} (character {error.pos + 1})")
-            continue
-        except (ValueError, RecursionError):
-            yield Problem(number, None, "is not JSON that can be read: a number or the nesting is too large")
+        except (ValueError, RecursionError) as error:
+            yield Problem(number, None, f"is not JSON: {error}")
             continue
         if not isinstance(value, dict):
             yield Problem(number, None, "is not a JSON object")

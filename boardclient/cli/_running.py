@@ -17,7 +17,7 @@ import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
 from boardclient.cli._app import json_option
-from boardclient.cli._errors import IncompleteError, UsageError
+from boardclient.cli._errors import CommandError, UsageError
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
@@ -169,7 +169,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
             except boardclient.NotFoundError as error:
                 if board is None:
                     raise
-                raise IncompleteError(f"{error}{client.advice()}") from None
+                raise CommandError(f"{error}{client.advice()}") from None
 
     run(in_session, writes=writes, stopping=stopping)
 

@@ -375,7 +375,7 @@ EXCEL = "Titel;Notiz;Frist;\r\nZürich 5 €;a\nb;31.12.2026;\r\n;;;\r\n"
         (EXCEL.encode("utf-8-sig"), "cells separated by semicolons"),
         (EXCEL.encode("cp1252"), "Windows-1252, cells separated by semicolons"),
         (EXCEL.replace(";", "\t").encode("utf-16"), "UTF-16, cells separated by tabs"),
-        (b"sep=|\r\n" + EXCEL.replace(";", "|").encode(), "cells separated by bars"),
+        (EXCEL.replace(";", "|").encode(), "cells separated by bars"),
         (EXCEL.replace("\r\n", "\r").replace("a\nb", '"a\nb"').encode(), "cells separated by semicolons"),
     ],
 )

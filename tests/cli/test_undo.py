@@ -245,9 +245,11 @@ def test_an_import_names_unknown_rows_as_resolve_takes_them(
 
 def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: BoardService, unknown) -> None:
     journal = journal_of(unknown)
-    listed = [json.loads(line) for line in cli("journal", "resolve", journal, "--json").out.splitlines()]
-    assert [(row["row"], row["name"]) for row in listed] == [("r-2", "card 2"), ("r-4", "card 4")]
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
+    listed = json.loads(cli("journal", "resolve", journal, "--json", "row,name,card").out)
+    assert listed[0] == {"row": "r-2", "name": "card 2", "card": card_id}
+    assert {row["row"] for row in listed} == {"r-2", "r-4"}
+    assert "may be its own" in json.loads(cli("journal", "resolve", journal, "--json").out)[0]["reason"]
     first, second = (line.split("\t") for line in cli("journal", "resolve", journal).out.splitlines())
     assert (first[:4], second[:2]) == (["r-2", "card 2", card_id, "card 2!"], ["r-4", "card 4"])
     assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, "", "")
@@ -288,12 +290,11 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     """A card that resembles a row is suggested for it, and two rows can't have one card."""
     journal = journal_of(unknown)
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
-    assert f"{card_id}  card 2!   0.96      suggested" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert f"{card_id}  card 2!    0.96      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
-    assert out == f"reference 'r-2' ('card 2') has the card {card_id}\n"
-    assert f"the card {card_id} is that of reference 'r-2'" in err
-    assert "1 row of 2 remain unknown" in err
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["r-4"]
+    assert "1 row remains unknown" in err
 
 
 def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> None:
@@ -301,6 +302,6 @@ def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> No
     with contextlib.closing(sqlite3.connect(journal)) as connection, connection:
         connection.execute("DELETE FROM resembling")
     code, out, err = cli("journal", "resolve", journal, "--accept")
-    assert (code, out) == (3, "")
-    assert "reference 'r-2' ('card 2'): no suggestion" in err
-    assert cli("journal", "resolve", journal).out.splitlines()[0] == "r-2\tcard 2\t\tnone is known: look at the board\t\t"
+    assert code == 3
+    assert out == "r-2\tcard 2\t\t\t\t\nr-4\tcard 4\t\t\t\t\n"
+    assert "2 rows remain unknown" in err
