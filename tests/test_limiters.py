@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying
 from virtual_loop import Clock
 
 from boardclient import (
+    ApiError,
     AsyncSession,
     CardDraft,
     Credentials,
@@ -126,6 +127,24 @@ async def test_a_failing_limiter_ends_no_run(board_service: BoardService, leave:
     assert (report.created, limiter.entered, limiter.reported) == (1, 1, 1)
     expected = ["a limiter's report failed"] + ["leaving a limiter failed"] * isinstance(leave, BaseException)
     assert [record.message for record in caplog.records] == expected
+
+
+async def test_a_limiter_hears_for_how_long_the_service_asks_to_wait(board_service: BoardService) -> None:
+    """A 503 with `Retry-After` says as much of a limit as a 429 does."""
+    told: list[tuple[int | None, float | None]] = []
+
+    class Told(Limiter):
+        def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+            told.append((status, retry_after))
+
+    for status in (429, 503, 500):
+        board_service.faults.add(faults.status(status, {"Retry-After": "7"}), "members.me", times=1)
+    async with board_service.session(limiter=Told(), retry=None) as session:
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await session.members.me()
+        await session.members.me()
+    assert told == [(429, 7.0), (503, 7.0), (500, 7.0), (200, None)]
 
 
 async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:

@@ -276,8 +276,7 @@ class Pipeline:
         attempt = context.note_result(response, outcome)
         limiter = context.options.limiter or self._limiter
         if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
-            asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
-            limiter.report(attempt.status, asked, attempt.seconds)
+            limiter.report(attempt.status, outcome.retry_after if isinstance(outcome, ApiError) else None, attempt.seconds)
         return outcome
 
     # --- what follows the first attempt: renew once, retry
