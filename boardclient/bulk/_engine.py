@@ -40,11 +40,10 @@ Source: TypeAlias = SyncSource[Row] | AsyncSource[Row]
 _LOOK_SECONDS: Final = 0.02
 """How often a run looks whether more workers make it faster."""
 _LEAST_AHEAD: Final = 16
-_MOST_AHEAD: Final = 256
-"""How many rows are taken from the input together, at least and at most. A journal logs them in one commit."""
+"""How many rows are taken from the input together, at least, if nothing is logged."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
-_RESEND_SECONDS: Final = 0.25
+_RESEND_SECONDS: Final = 0.5
 """The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
 _LINE: Final = "POST /1/cards"
 _NOT_PROVEN: Final = (
@@ -316,7 +315,7 @@ class Engine:
             event, pause = ("waited too long", 0.0) if seconds is None else (event, seconds)
         elif event in {"lost", "lost too often"}:
             row.sends += 1
-            pause = _RESEND_SECONDS * 2**row.sends
+            pause = _RESEND_SECONDS * 2 ** (row.sends - 1)
             self._lost_at = row.doubted_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
@@ -394,7 +393,7 @@ class Engine:
             if rows:
                 await self._ledger.admit(rows)
                 if self._ledger.batch and self._idle and len(rows) == self._ahead:
-                    self._ahead = min(2 * self._ahead, _MOST_AHEAD)  # workers had to wait for them
+                    self._ahead = min(2 * self._ahead, self._ledger.largest_batch)  # workers had to wait for them
             self._is_exhausted = not rows
             for row in rows:
                 self._admit(row)

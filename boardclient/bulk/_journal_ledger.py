@@ -282,6 +282,7 @@ class JournalLedger:
     """
 
     may_send = None
+    largest_batch = 256  # a commit costs the same, however many rows it has
 
     def __init__(self, file: RunFile, thread: ThreadPoolExecutor, batch: int) -> None:
         self.batch = batch

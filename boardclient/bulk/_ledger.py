@@ -41,7 +41,12 @@ class Ledger(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many rows to pass to one `admit`. 0 if nothing is logged, so that rows need not be taken ahead."""
+        """How many rows to pass to one `admit` at first. 0 if nothing is logged, so that rows need not be taken ahead."""
+        ...
+
+    @property
+    def largest_batch(self) -> int:
+        """How many to pass to one `admit` at most, if workers have to wait for rows. After a kill these may be in doubt."""
         ...
 
     @property
@@ -108,7 +113,7 @@ class Ledger(Protocol):
 class MemoryLedger:
     """A ledger in memory, for a run without a journal."""
 
-    batch = 0
+    batch = largest_batch = 0
     is_new = True
     may_send = None
 

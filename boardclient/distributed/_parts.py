@@ -167,7 +167,7 @@ class PartLedger:
     renews the lease, and holds only if the part is still this worker's. The lease is checked right before each request.
     """
 
-    batch = BATCH
+    batch = largest_batch = BATCH
     released = -1  # so that each row is passed to `release`
     is_new = False  # the cards that were there before are read before the first part is run
 

@@ -227,6 +227,18 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     assert await board.cards() == Counter(draft.name for draft in drafts)
 
 
+async def test_few_rows_are_in_doubt_after_a_kill(board: Board) -> None:
+    """Rows are logged 64 at a time, also if the workers are faster than the ledger."""
+    job = await board.plan(board.drafts(1500), parts=1)
+    board.service.faults.add(faults.hang(), "cards.create", call=range(1000, 1500))
+    running = asyncio.ensure_future(board.run(job, concurrency=32))
+    while len(board.service.calls_of("cards.create")) < 1020:
+        await asyncio.sleep(0)
+    assert sum(part.in_doubt for part in await status(board.ledger)) <= 128
+    running.cancel()
+    await asyncio.wait({running})
+
+
 async def test_a_run_that_ends_early_leaves_a_part_that_resumes(board: Board) -> None:
     """Refused credentials end the call, and the next one needs not wait for the lease."""
     drafts = board.drafts(40)
