@@ -145,6 +145,7 @@ async def test_a_store_that_fails_is_no_consent() -> None:
     error = await error_of(provider.acquire(session))
     assert not isinstance(error, ConsentRequired)
     assert isinstance(error.__cause__, OSError)
+    assert "the next renewal" not in str(error)
     store.is_broken = False
     await asyncio.sleep(0.06)
     assert (await provider.acquire(session)).token == "first"

@@ -229,7 +229,7 @@ class OAuthCredentials(CredentialObserver):
         """Return a caller's own error for a failed renewal. The caller has sent nothing."""
         error, left = own_error(failure), self._state.cooldown_left
         error.effect = Effect.NOT_SENT
-        if left > 0 and not isinstance(error, ConsentRequired):
+        if left > 0 and self._config.authorize is not None and not isinstance(error, ConsentRequired):
             error.message += f"; the next renewal is possible in {left:.1f} s"
         return error
 

@@ -28,7 +28,7 @@ from boardclient.errors import ConsentRequired, CredentialError, Effect, Session
 from boardclient.models import check_filled
 
 LOOK_SECONDS: Final = 0.05
-"""The least time between looks at the store in a cool-down, which a token of another worker ends."""
+"""The least time between looks at the store while no renewal begins. A token of another worker ends the wait."""
 _LONGEST_COOLDOWN_SECONDS: Final = 60.0
 _NEW_SECONDS: Final = 60.0
 """How long a token that was never accepted counts as new. If it is refused later, it may have expired unused."""
@@ -144,17 +144,13 @@ class TokenState:
                 self.held.is_proven = True
                 self._failures = self.asked = 0
 
-    def fail(self, failure: CredentialError) -> None:
-        """Note a failed renewal: a cool-down begins."""
+    def fail(self, failure: CredentialError, seconds: float | None = None) -> None:
+        """Note a failed renewal. None begins for so many seconds, by default for a cool-down, which grows with each failure."""
         with self._lock:
-            seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
-            self._failures += 1
+            if seconds is None:
+                seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
+                self._failures += 1
             self._failure, self._cooling_until = failure, self._clock() + seconds
-
-    def pause(self, failure: CredentialError) -> None:
-        """Note why there is no token, without a cool-down."""
-        with self._lock:
-            self._failure, self._cooling_until = failure, self._clock() + LOOK_SECONDS
 
     @property
     def cooldown_left(self) -> float:
@@ -254,7 +250,7 @@ class Renewal:
             if self._may_hold_lease and await self._is_published_meanwhile():
                 failure = None
             elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
-                self._state.pause(failure)
+                self._state.fail(failure, LOOK_SECONDS)
             else:
                 self._state.fail(failure)
                 cooldown = self._state.cooldown_left
