@@ -21,11 +21,6 @@ from boardclient.cli._output import has_color, note
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
-"""The columns of files that are imported and exported."""
-IMPORTED: tuple[str, ...] = (*COLUMNS, "board", "account")
-"""The columns of files that are imported. The last two need an engine."""
-
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("_service", "Import into an embedded service, for a few seconds."),
     "serve": ("_service", "Run the embedded service, for trials and development."),

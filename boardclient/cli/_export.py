@@ -15,7 +15,7 @@ import click
 
 from boardclient import Card
 from boardclient.cli import _rows
-from boardclient.cli._app import COLUMNS, Group, board_argument, timezone_option
+from boardclient.cli._app import Group, board_argument, timezone_option
 from boardclient.cli._errors import CommandError
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, plural
@@ -121,7 +121,7 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
 
 def _csv(rows: list[_Cells], delimiter: str) -> str:
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
+    table = csv.DictWriter(text, _rows.COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
     table.writeheader()
     table.writerows(
         {column: f"'{cell}" if cell and _rows.FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows

@@ -1,14 +1,31 @@
-"""The command `import`. Its work is in `_importing`."""
+"""The command `import`: its options, and what is checked before anything is sent. `_importing` has the run."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import click
 
-from boardclient.cli._app import IMPORTED, Group, Number, WholeNumber, board_option, json_option, timezone_option
-from boardclient.cli._importing import ImportOptions, run
+from boardclient import AsyncSession, Card, JournalError
+from boardclient.bulk import Content, EqualCards, journal_identity
+from boardclient.bulk.journal import Rehearsal, adopt, read_journal, read_rows, rehearsed
+from boardclient.cli import _rows
+from boardclient.cli._app import Group, Number, WholeNumber, board_option, json_option, timezone_option
+from boardclient.cli._errors import UsageError
+from boardclient.cli._importing import ImportOptions, ImportRun, key_of
+from boardclient.cli._names import of_lists
+from boardclient.cli._output import LINES, note, plural, quoted, show
+from boardclient.cli._rows import IMPORTED
+from boardclient.cli._running import Client, in_steps, run_with_session
 
 commands = Group("import")
 
@@ -139,4 +156,179 @@ def import_(**options: Any) -> None:
       boardclient import tasks.csv --board Roadmap --list "To Do" --map name=Title --skip Notes --date-format %d.%m.%Y
       psql -c "copy (select name from tasks) to stdout csv header" | boardclient import - --board Roadmap --list "To Do"
     """
-    run(ImportOptions(**options))
+    chosen = ImportOptions(**options).checked()
+    is_resumable = chosen.journal is not None or chosen.engine is not None
+    with _copied(chosen.file) as file:
+
+        async def work(client: Client) -> None:
+            client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
+            await import_file(client, file, chosen)
+
+        run_with_session(work, board=chosen.board)
+
+
+@contextlib.contextmanager
+def _copied(file: str) -> Iterator[BinaryIO]:
+    """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
+    with tempfile.TemporaryFile() as copy:
+        with click.open_file(file, "rb") as source:
+            shutil.copyfileobj(source, copy)
+        yield cast("BinaryIO", copy)
+
+
+async def import_file(client: Client, file: BinaryIO, options: ImportOptions) -> None:
+    """Import a file, show its progress, and print the counts however it ends.
+
+    Raises:
+        UsageError: the file, the list or the journal can't be used, or cards exist already. No card was created.
+        CommandError: some rows failed.
+        NotProvenError: some rows are unknown.
+        BoardClientError: the lists could not be read, or the run as a whole failed.
+    """
+    session = client.session
+    columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
+    given = _rows.Layout(
+        columns=columns,
+        zone=options.zone,
+        date_format=options.date_format,
+        default_list=options.default_list,
+        has_places=options.engine is not None,
+    )
+    layout = _rows.recognise(file, given)
+    if layout.difference:
+        note(f"the file is read as {layout.difference}")
+    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
+    boards = {name: await _board(client, name) for name in named}
+    rows = partial(_rows.read, file, boards, layout)
+    identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
+    journal = options.journal if options.journal is not None and _is_there(options.journal) else None
+    existing = Existing(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
+    with ExitStack() as opened:
+        decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
+        decide = opened.enter_context(rehearsed(decided, identity))
+        plans, places = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
+    _settle_existing(existing, plans, options)
+    if options.preview:
+        counts = {
+            "would_create": plans["send"] + plans["again"] - len(existing.rows),
+            "already": plans["done"] + len(existing.rows),
+            "failed": plans["again"],
+            "unknown": plans["doubtful"],
+        }
+        show("nothing was sent", {"preview": True, **counts}, options.fields)
+        return
+    if existing.rows and options.journal is not None:
+        rows_of_cards = [(key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
+        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
+    await ImportRun(client, rows, places, options).run()
+
+
+async def _board(client: Client, name: str | None) -> _rows.Board:
+    """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
+    board_id = client.board_id(name)
+    return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
+
+
+def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
+    """Refuse rows that equal cards which were there before, unless they can be left out.
+
+    Raises:
+        UsageError: they can't. No card was created.
+    """
+    if not existing.rows:
+        return
+    if options.existing == "refuse":
+        raise UsageError(
+            f"{plural(len(existing.rows), 'row')} of {plans.total():,} equal cards that are on the board already;"
+            " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
+            [
+                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
+                for _, row, card in existing.rows[:LINES]
+            ],
+        )
+    if existing.unclear:
+        raise UsageError(
+            f"{plural(existing.unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
+            " nothing was sent (take the rows out of the file, or create them with --existing create)"
+        )
+    if plans["doubtful"]:
+        raise UsageError(
+            f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
+            f" first: boardclient journal resolve {options.journal}"
+        )
+
+
+async def _cards_before(
+    session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
+) -> list[Card]:
+    """Return the cards that the rows are compared with: those on the boards, but for those of earlier runs."""
+    is_new = journal is None and (options.ledger is None or not await _is_planned(options.ledger))
+    if options.existing == "create" or (options.existing == "refuse" and not is_new):
+        return []
+    own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
+    return [card for board_id in board_ids for card in await session.boards.cards(board_id) if card.id not in own]
+
+
+async def _is_planned(ledger: str) -> bool:
+    """Return True if an import has used a ledger before."""
+    from boardclient.distributed import status
+
+    with contextlib.suppress(JournalError):
+        return bool(await status(ledger))
+    return False
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
+
+
+class Existing:
+    """The cards that were on the board before, and the rows that equal one of them. Each card stands for one row at most."""
+
+    def __init__(self, cards: Sequence[Card]) -> None:
+        self.cards = cards
+        self._equal = EqualCards(cards)
+        self._same = EqualCards(cards, {"name", "desc", "due"})
+        self._taken: set[str] = set()
+        self.rows: list[tuple[int, _rows.FileRow, Card]] = []
+        self.unclear = 0
+        """How many of these rows have a description or a date, while their card has none and no other shows one."""
+
+    def take(self, index: int, row: _rows.FileRow) -> None:
+        """Note whether a row equals a card that no row before it equals."""
+        content = Content.of(row.draft)
+        free = (card for card in self._equal.to(content) if card.id not in self._taken)
+        if (card := next(free, None)) is not None:
+            self._taken.add(card.id)
+            self.rows.append((index, row, card))
+            self.unclear += card not in self._same.to(content)
+
+
+async def check(rows: _rows.Rows, decide: Rehearsal, known: int, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
+    """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
+
+    The counts are "send", "again" for what an earlier run left, "done" and "doubtful". `known` rows are in the journal.
+
+    Raises:
+        UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
+    """
+    plans: Counter[str] = Counter()
+    places: Counter[_rows.Place] = Counter()
+    problems, index = _rows.Problems(), 0
+    async for row in in_steps(rows):
+        if isinstance(row, _rows.Problem):
+            problems.add(row)
+            continue
+        try:
+            ((seq, action, _),) = decide([(key_of(index, row.draft), row.draft)])
+        except JournalError as error:
+            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
+        else:
+            places[row.place] += 1
+            plans["again" if action == "send" and seq <= known else action] += 1
+            if action == "send":
+                existing.take(index, row)
+        index += 1
+    if problems.count:
+        raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
+    return plans, places

@@ -1,4 +1,4 @@
-"""The run of an import: check every row, send the drafts, count the results."""
+"""The run of an import: it sends the rows, names those without a card, and counts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from datetime import tzinfo
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import attrs
-import click
 
 from boardclient import (
-    AsyncSession,
     BulkProgress,
     BulkReport,
     BulkRun,
@@ -30,19 +24,17 @@ from boardclient import (
     ConsentRequired,
     JournalError,
 )
-from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
-from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, read_rows, rehearsed
+from boardclient.bulk import BulkAudit
+from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
-from boardclient.cli._names import of_lists
-from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
-from boardclient.cli._running import Client, in_steps, run_with_session
+from boardclient.cli._output import first_lines, key_name, note, out, plural, show
+from boardclient.cli._running import Client
 
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
 
-_Rows: TypeAlias = Iterator[_rows.FileRow | _rows.Problem]
 
 T = TypeVar("T")
 
@@ -94,189 +86,9 @@ class ImportOptions:
         return attrs.evolve(self, journal=journal)
 
 
-def run(options: ImportOptions) -> None:
-    """Create a card for each row of a file, each exactly once."""
-    options = options.checked()
-    is_resumable = options.journal is not None or options.engine is not None
-    with _copied(options.file) as file:
-
-        async def work(client: Client) -> None:
-            client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
-            await import_file(client, file, options)
-
-        run_with_session(work, board=options.board)
-
-
-@contextlib.contextmanager
-def _copied(file: str) -> Iterator[BinaryIO]:
-    """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
-    with tempfile.TemporaryFile() as copy:
-        with click.open_file(file, "rb") as source:
-            shutil.copyfileobj(source, copy)
-        yield cast("BinaryIO", copy)
-
-
-async def import_file(client: Client, file: BinaryIO, options: ImportOptions) -> None:
-    """Import a file, show its progress, and print the counts however it ends.
-
-    Raises:
-        UsageError: the file, the list or the journal can't be used, or cards exist already. No card was created.
-        CommandError: some rows failed.
-        NotProvenError: some rows are unknown.
-        BoardClientError: the lists could not be read, or the run as a whole failed.
-    """
-    session = client.session
-    columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
-    given = _rows.Layout(
-        columns=columns,
-        zone=options.zone,
-        date_format=options.date_format,
-        default_list=options.default_list,
-        has_places=options.engine is not None,
-    )
-    layout = _rows.recognise(file, given)
-    if layout.difference:
-        note(f"the file is read as {layout.difference}")
-    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
-    boards = {name: await _board(client, name) for name in named}
-    rows = partial(_rows.read, file, boards, layout)
-    identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
-    journal = options.journal if options.journal is not None and _is_there(options.journal) else None
-    existing = Existing(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
-    with ExitStack() as opened:
-        decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
-        decide = opened.enter_context(rehearsed(decided, identity))
-        plans, places = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
-    _settle_existing(existing, plans, options)
-    if options.preview:
-        counts = {
-            "would_create": plans["send"] + plans["again"] - len(existing.rows),
-            "already": plans["done"] + len(existing.rows),
-            "failed": plans["again"],
-            "unknown": plans["doubtful"],
-        }
-        show("nothing was sent", {"preview": True, **counts}, options.fields)
-        return
-    if existing.rows and options.journal is not None:
-        rows_of_cards = [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
-        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
-    await _Import(client, rows, places, options).run()
-
-
-async def _board(client: Client, name: str | None) -> _rows.Board:
-    """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
-    board_id = client.board_id(name)
-    return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
-
-
-def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
-    """Refuse rows that equal cards which were there before, unless they can be left out.
-
-    Raises:
-        UsageError: they can't. No card was created.
-    """
-    if not existing.rows:
-        return
-    if options.existing == "refuse":
-        raise UsageError(
-            f"{plural(len(existing.rows), 'row')} of {plans.total():,} equal cards that are on the board already;"
-            " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
-            [
-                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
-                for _, row, card in existing.rows[:LINES]
-            ],
-        )
-    if existing.unclear:
-        raise UsageError(
-            f"{plural(existing.unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
-            " nothing was sent (take the rows out of the file, or create them with --existing create)"
-        )
-    if plans["doubtful"]:
-        raise UsageError(
-            f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
-            f" first: boardclient journal resolve {options.journal}"
-        )
-
-
-async def _cards_before(
-    session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
-) -> list[Card]:
-    """Return the cards that the rows are compared with: those on the boards, but for those of earlier runs."""
-    is_new = journal is None and (options.ledger is None or not await _is_planned(options.ledger))
-    if options.existing == "create" or (options.existing == "refuse" and not is_new):
-        return []
-    own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
-    return [card for board_id in board_ids for card in await session.boards.cards(board_id) if card.id not in own]
-
-
-async def _is_planned(ledger: str) -> bool:
-    """Return True if an import has used a ledger before."""
-    from boardclient.distributed import status
-
-    with contextlib.suppress(JournalError):
-        return bool(await status(ledger))
-    return False
-
-
-def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
-
-
-class Existing:
-    """The cards that were on the board before, and the rows that equal one of them. Each card stands for one row at most."""
-
-    def __init__(self, cards: Sequence[Card]) -> None:
-        self.cards = cards
-        self._equal = EqualCards(cards)
-        self._same = EqualCards(cards, {"name", "desc", "due"})
-        self._taken: set[str] = set()
-        self.rows: list[tuple[int, _rows.FileRow, Card]] = []
-        self.unclear = 0
-        """How many of these rows have a description or a date, while their card has none and no other shows one."""
-
-    def take(self, index: int, row: _rows.FileRow) -> None:
-        """Note whether a row equals a card that no row before it equals."""
-        content = Content.of(row.draft)
-        free = (card for card in self._equal.to(content) if card.id not in self._taken)
-        if (card := next(free, None)) is not None:
-            self._taken.add(card.id)
-            self.rows.append((index, row, card))
-            self.unclear += card not in self._same.to(content)
-
-
-def _key_of(index: int, draft: CardDraft) -> RowKey:
+def key_of(index: int, draft: CardDraft) -> RowKey:
     """Return the key of a row in a journal."""
     return index if draft.reference is None else draft.reference
-
-
-async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
-    """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
-
-    The counts are "send", "again" for what an earlier run left, "done" and "doubtful". `known` rows are in the journal.
-
-    Raises:
-        UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
-    """
-    plans: Counter[str] = Counter()
-    places: Counter[_rows.Place] = Counter()
-    problems, index = _rows.Problems(), 0
-    async for row in in_steps(rows):
-        if isinstance(row, _rows.Problem):
-            problems.add(row)
-            continue
-        try:
-            ((seq, action, _),) = decide([(_key_of(index, row.draft), row.draft)])
-        except JournalError as error:
-            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
-        else:
-            places[row.place] += 1
-            plans["again" if action == "send" and seq <= known else action] += 1
-            if action == "send":
-                existing.take(index, row)
-        index += 1
-    if problems.count:
-        raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
-    return plans, places
 
 
 class _Rate:
@@ -310,11 +122,11 @@ class _Sized(Generic[T]):
 
 
 @attrs.define
-class _Import:
+class ImportRun:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
 
     client: Client
-    rows: Callable[[], _Rows]
+    rows: Callable[[], _rows.Rows]
     places: Counter[_rows.Place]
     options: ImportOptions
     _begun: int = 0
@@ -426,7 +238,7 @@ class _Import:
         """Yield the rows of the file to the run. Their results are numbered by board and account."""
         numbers = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
         for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
-            self._under_way[numbers[row.place]] = row.number, _key_of(self._begun, row.draft)
+            self._under_way[numbers[row.place]] = row.number, key_of(self._begun, row.draft)
             numbers[row.place] += 1
             self._begun += 1
             yield row

@@ -141,18 +141,11 @@ class Profiles:
         Raises:
             UsageError: the file can't be written.
         """
-        values = {url: attrs.asdict(profile) for url, profile in self.by_url.items()}
-        for value in values.values():
-            del value["base_url"]
+        values = {url: attrs.asdict(profile, filter=attrs.filters.exclude("base_url")) for url, profile in self.by_url.items()}
         with contextlib.suppress(OSError):  # the file says why
             folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({"current": self.current, "services": values}, indent=2, ensure_ascii=False)
         write_file(folder() / "profiles.json", text.encode(), 0o600)
-
-    def of(self, base_url: str) -> Profile:
-        """Return the profile of a service, a new one if there is none."""
-        url = base_url.rstrip("/")
-        return self.by_url.setdefault(url, Profile(base_url=url))
 
 
 def _keyring(call: str, *arguments: str) -> Any:
@@ -211,6 +204,8 @@ class Settings:
     """The settings of one command, and where each comes from: "option", "environment" or "profile"."""
 
     base_url: str
+    profile: Profile
+    """The profile of the service."""
     token: str | None = attrs.field(default=None, repr=False)
     key: str | None = attrs.field(default=None, repr=False)
     auth_url: str | None = None
@@ -222,11 +217,6 @@ class Settings:
     allow_insecure: bool = False
     profiles: Profiles = attrs.field(factory=Profiles, repr=False)
     sources: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-
-    @property
-    def profile(self) -> Profile:
-        """The profile of the service."""
-        return self.profiles.of(self.base_url)
 
     @property
     def place(self) -> str:
@@ -336,12 +326,14 @@ def load(options: Mapping[str, Any]) -> Settings:
     base_url = {**variables, **chosen}.get("base_url", profiles.current)
     if base_url is None:
         raise UsageError(f"the service's address is not set: set {_VARIABLES['base_url']}, or give --base-url")
-    profile = profiles.of(base_url)
+    url = base_url.rstrip("/")
+    profile = profiles.by_url.setdefault(url, Profile(base_url=url))
     kept = {"base_url": base_url, **profile.client, **profile.read_secrets()}
     sources = {"profile": kept, "environment": variables, "option": chosen}
     given = {name: value for values in sources.values() for name, value in values.items()}
     return Settings(
         **given,
+        profile=profile,
         timeout=options["timeout"],
         allow_insecure=options["allow_insecure"],
         profiles=profiles,

@@ -22,11 +22,14 @@ from typing import BinaryIO, TypeAlias
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._app import IMPORTED
 from boardclient.cli._errors import UsageError
 from boardclient.cli._names import Names, did_you_mean
 from boardclient.cli._output import quoted
 
+COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
+"""The columns of files that are imported and exported."""
+IMPORTED: tuple[str, ...] = (*COLUMNS, "board", "account")
+"""The columns of files that are imported. The last two need an engine."""
 FORMULA = re.compile(r"'*[=+@\t\r-]")
 """The beginning of a cell that a spreadsheet would take for a formula, after apostrophes. An export puts one before it, and an
 import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
@@ -100,6 +103,9 @@ class FileRow:
     number: int
     draft: CardDraft
     place: Place
+
+
+Rows: TypeAlias = Iterator[FileRow | Problem]
 
 
 @attrs.frozen(kw_only=True)
@@ -209,7 +215,7 @@ _Record: TypeAlias = tuple[int, Cells, Mapping[str, str]]
 """The number of a row, its cells by our columns, and the columns as the file names them."""
 
 
-def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Iterator[FileRow | Problem]:
+def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Rows:
     """Yield each row of `file`, or its problems, from the start. `boards` are those that rows name; None stands for the others.
 
     Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
