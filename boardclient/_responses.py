@@ -111,14 +111,6 @@ _UNASSIGNED: Final = StatusMeaning(ApiError, effect=Effect.UNKNOWN)
 SUCCESSES: Final = frozenset(range(200, 300))
 """The statuses of responses that are read for their value."""
 
-_RUN_ENDING: Final[tuple[type[BoardClientError], ...]] = (
-    *(status.error for status in _TABLE.values() if status.ends_run),
-    CredentialError,
-    JournalError,
-    SessionClosedError,
-)
-"""Errors that every further call would raise too."""
-
 
 def status_of(status: int) -> StatusMeaning:
     """Return the meaning of a status, which is that of its first digit if it is not in the table."""
@@ -144,7 +136,7 @@ def ends_run(error: object) -> bool:
     """Return True if every further call would raise the error too."""
     if isinstance(error, ApiError):
         return status_of(error.status).ends_run
-    return isinstance(error, _RUN_ENDING)
+    return isinstance(error, CredentialError | JournalError | SessionClosedError)
 
 
 def add_words(error: BoardClientError, words: str) -> None:
