@@ -125,7 +125,6 @@ def _lazy_extra(cls: type[M]) -> type[M]:
         return fields
 
     cast("Any", cls).extra = property(extra, slot.__set__)
-    cast("Any", cls).unread_extra = slot  # `extra` without reading it
     return cls
 
 
