@@ -25,8 +25,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient import __version__
-from boardclient._pipeline._taps import TAPS, RawResponse, TappedRequest, TransportFailure
 from boardclient._redaction import forms_of, masked
+from boardclient._transport._pool import TAPS, TappedRequest
+from boardclient._transport._values import RawResponse, TransportFailure
 from boardclient.testing._http import LoopbackService, read_body
 
 if TYPE_CHECKING:
