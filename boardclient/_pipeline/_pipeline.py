@@ -310,11 +310,13 @@ class Pipeline:
 
                 call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
             self._core.replays += 1
-            again = await self._attempt(request, context, renewed)
-            if not isinstance(again, AuthenticationError):
-                return again
-            outcome, rejected = again, context.credentials or renewed
-        return await self._provider.note_refused(rejected, outcome, context.is_cancelled)
+            outcome = await self._attempt(request, context, renewed)
+            if not isinstance(outcome, AuthenticationError):
+                return outcome
+            rejected = context.credentials
+            assert rejected is not None  # noqa: S101 -- as above
+        await self._provider.note_refused(rejected, context.is_cancelled)
+        return outcome
 
     async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
         """Repeat the request as the policy says, after a first attempt that failed."""

@@ -18,7 +18,7 @@ from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport._values import RawResponse
-from boardclient.errors import AuthenticationError, ConsentRequired, CredentialError, SessionClosedError, ShownRequest
+from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError, ShownRequest
 from boardclient.models import check_filled
 
 T = TypeVar("T")
@@ -324,17 +324,14 @@ class GuardedProvider:
         self.accepted = credentials
         guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
 
-    async def note_refused(
-        self, credentials: Credentials, error: AuthenticationError, is_cancelled: Callable[[], bool]
-    ) -> AuthenticationError:
-        """Notify the provider of a 401 that ends its call, and return its error."""
+    async def note_refused(self, credentials: Credentials, is_cancelled: Callable[[], bool]) -> None:
+        """Notify the provider of a 401 that ends its call."""
         try:
             await self._optional.note_refused(credentials, self._exchange)
         except (Exception, asyncio.CancelledError) as raised:
             if isinstance(raised, asyncio.CancelledError) and is_cancelled():
                 raise
             log_failure("note_refused of the credentials")
-        return error
 
 
 def own_error(error: CredentialError) -> CredentialError:
