@@ -195,11 +195,10 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent, or an option can't work.
         """
-        is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
         if board_id is None and unknown is None and settle is None:
             request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
-            return await self._runner.call(extended(request, extra_query, extra_headers, extra_body) if is_extended else request)
-        if is_extended:
+            return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        if not (extra_query is None and extra_headers is None and extra_body is None):
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
         from boardclient.bulk._options import make_options
