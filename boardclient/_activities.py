@@ -160,13 +160,13 @@ class Activity:
 # --- the observers of a session
 
 
-def checked_observers(observers: object) -> tuple[Observer, ...]:
-    """Return the observers, or raise a TypeError if they are not functions, or are coroutine functions."""
+def observers_of(observers: object) -> Observers | None:
+    """Return the observers of a session, None if there are none, or raise a TypeError if one is not a plain function."""
     if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
         raise TypeError("observers must be an iterable of functions, such as [print]")
     if any(map(inspect.iscoroutinefunction, [*given, *(type(observer).__call__ for observer in given)])):
         raise TypeError("observers must be plain functions, which are called and not awaited: one is a coroutine function")
-    return given
+    return Observers(given) if given else None
 
 
 class Observers(Instrument):
@@ -180,19 +180,19 @@ class Observers(Instrument):
         if activity.kind == "attempt":
             from boardclient.events import RequestSent  # sessions without observers need no events
 
-            self._notify(activity.event(RequestSent, attempt=activity.number))
+            self.notify(activity.event(RequestSent, attempt=activity.number))
 
-    def note(self, activity: Activity | None, event: Event | str) -> None:
-        """Notify the observers of an event."""
+    def note(self, activity: Activity, event: Event | str) -> None:
+        """Notify the observers of an event, and not of a phase."""
         if not isinstance(event, str):
-            self._notify(event)
+            self.notify(event)
 
     def end(self, activity: Activity) -> None:
         """Notify the observers of an attempt's end."""
         if activity.kind == "attempt":
             from boardclient.events import ResponseReceived  # as above
 
-            self._notify(
+            self.notify(
                 activity.event(
                     ResponseReceived,
                     attempt=activity.number,
@@ -204,7 +204,8 @@ class Observers(Instrument):
                 )
             )
 
-    def _notify(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
+        """Notify the observers of an event."""
         for observer in self._observers:
             given = guarded("an observer", observer, event)
             if inspect.iscoroutine(given):

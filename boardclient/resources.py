@@ -371,8 +371,8 @@ class Cards(_Resource):
     ) -> BulkRun:
         from boardclient.bulk import BulkRun
 
-        if self._runner.is_observed:
-            listeners = (*listeners, self._runner.notify)
+        if (observers := self._runner.observers) is not None:
+            listeners = (*listeners, observers.notify)
         return BulkRun(self._runner, drafts, options, listeners)
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from boardclient import retry as _retry
+from boardclient._activities import observers_of
 from boardclient._environment import optional, required
 from boardclient._operations import Parameter, build_request
 from boardclient._pipeline._core import SessionCore, SessionStats
@@ -133,17 +134,17 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
-        core = SessionCore(base_url, settings, Pool(settings, http), timeout)
+        followed_by = observers_of(observers)
+        core = SessionCore(base_url, settings, Pool(settings, http), timeout, limiter, followed_by)
         self._pipeline = Pipeline(
             core,
             provider=credentials,
             policy=policy,
             timeout=timeout,
             limiter=limiter,
-            observers=observers,
+            observers=followed_by,
             credentials_in=credentials_in,
         )
-        core.limiter, core.observers = limiter, self._pipeline.follower
         self._core, self._owns_core = core, True
 
     @classmethod
@@ -224,10 +225,12 @@ class AsyncSession:
         Raises:
             TypeError, ValueError: an option can't work.
         """
-        changes: dict[str, object] = {"timeout": timeout, "limiter": limiter, "observers": observers}
+        changes: dict[str, object] = {"timeout": timeout, "limiter": limiter}
         given = {name: value for name, value in changes.items() if not isinstance(value, _Unset)}
         if not isinstance(retry, _Unset):
             given["policy"] = _policy(retry)
+        if not isinstance(observers, _Unset):
+            given["observers"] = observers_of(observers)
         return self._view(**given)
 
     def _view(self, **changes: Any) -> AsyncSession:

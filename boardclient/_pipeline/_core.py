@@ -108,7 +108,15 @@ class ConnectionSlots(FifoSemaphore):
 class SessionCore:
     """What a session and its views share: the pool and the calls in flight."""
 
-    def __init__(self, base_url: str, settings: Settings, pool: Pool, timeout: float | None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        settings: Settings,
+        pool: Pool,
+        timeout: float | None,
+        limiter: object,
+        observers: Instrument | None,
+    ) -> None:
         self.base_url: str = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         check_proxy(settings.proxy, self.base_url, allow_insecure=settings.allow_insecure)
         self.host: str = host_of(self.base_url)
@@ -117,9 +125,9 @@ class SessionCore:
         self.slots: ConnectionSlots = ConnectionSlots(self.pool.max_connections)
         self.in_flight: InFlightCalls = InFlightCalls()
         self.timeout = timeout
-        self.limiter: object = None
+        self._limiter = limiter
         """The session's limiter, whose pace `stats` shows."""
-        self.observers: Instrument | None = None
+        self._observers = observers
         """The session's observers, for what no call waits for."""
         self.retries: int = 0
         self.replays: int = 0
@@ -153,7 +161,7 @@ class SessionCore:
             pool_idle=idle,
             pool_waiting=waiting,
             max_connections=self.pool.max_connections,
-            pace=self.limiter.rate if isinstance(self.limiter, Pace) else None,
+            pace=self._limiter.rate if isinstance(self._limiter, Pace) else None,
             transport=self.pool.transport_name,
         )
 
@@ -199,7 +207,7 @@ class SessionCore:
         body = urlencode(fields, errors="surrogatepass").encode()
         context.started = time.time()
         self.forms += 1
-        activity = _begin_form(target, self.observers)
+        activity = _begin_form(target, self._observers)
         try:
             outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
             _end_form(activity, outcome, context.http_version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -20,7 +20,6 @@ from boardclient._activities import (
     PARENT,
     Activity,
     Observers,
-    checked_observers,
     followers,
     is_info_logged,
     new_call_id,
@@ -45,7 +44,6 @@ from boardclient.models import check_seconds
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
-    from boardclient.events import Event, Observer
 
 T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")
@@ -68,7 +66,7 @@ class Pipeline:
         policy: _retry.Policy | None,
         timeout: float | None,
         limiter: Limiter | None,
-        observers: Iterable[Observer],
+        observers: Observers | None,
         credentials_in: CredentialsIn,
     ) -> None:
         if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
@@ -79,15 +77,13 @@ class Pipeline:
         self.policy = policy
         self.timeout = timeout
         self.limiter = limiter
-        self.observers: tuple[Observer, ...] = checked_observers(observers)
+        self.observers = observers
         self.credentials_in: CredentialsIn = credentials_in
         self._core = core
         self._in_flight: Final = core.in_flight
         self._root: Final = core.base_url
-        self._provider: Final = GuardedProvider(provider, core)
-        self._limiter = None if limiter is None else GuardedLimiter(limiter)
-        self._observers: Final = Observers(self.observers)
-        self.follower: Observers | None = self._observers if self.observers else None
+        self._guarded_provider: Final = GuardedProvider(provider, core)
+        self._guarded_limiter: Final = None if limiter is None else GuardedLimiter(limiter)
         self._note_success = _nothing if policy is None else policy.note_success
         self._sees_first = policy is not None and policy.sees_first_attempt
 
@@ -101,7 +97,7 @@ class Pipeline:
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within its deadline, and return its value or raise the error that has its history."""
         context = self._in_flight.begin(request, self.timeout, options)
-        if self.observers or INSTALLED or is_info_logged():
+        if self.observers is not None or INSTALLED or is_info_logged():
             context.activity, context.is_recorded = self._activity_of(request), True
         error: BaseException | None = None
         outcome: T | BoardClientError | None = None
@@ -109,7 +105,7 @@ class Pipeline:
             if self._sees_first:
                 outcome = await self._retried(request, context, None)
             else:
-                outcome = await self._attempt(request, context, self._provider.current())
+                outcome = await self._attempt(request, context, self._guarded_provider.current())
                 if not context.is_recorded:  # a success at once, as most calls are
                     self._note_success()
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
@@ -166,7 +162,7 @@ class Pipeline:
         return Activity(
             kind="call",
             operation=definition.name,
-            instruments=followers(self.follower),
+            instruments=followers(self.observers),
             call_id=new_call_id(),
             account=self._account,
             parent=PARENT.get(),
@@ -182,7 +178,7 @@ class Pipeline:
         self, request: Request[T], context: CallContext, credentials: Credentials | None
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
-        limiter = context.options.limiter or self._limiter
+        limiter = context.options.limiter or self._guarded_limiter
         if credentials is None or limiter is not None:
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
@@ -210,8 +206,8 @@ class Pipeline:
                     if context.is_cancelled() and context.may_continue:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
                     context.is_recorded = True
-                    if self._provider.is_outdated(credentials):  # they may have been rejected in the meantime
-                        credentials = self._provider.current()
+                    if self._guarded_provider.is_outdated(credentials):  # they may have been rejected in the meantime
+                        credentials = self._guarded_provider.current()
                         continue
                     outcome = await self._send(request, context, credentials)
                     is_sent = True
@@ -225,10 +221,10 @@ class Pipeline:
         """Ask the provider for credentials, other than the rejected ones if any, and record a failure in the history."""
         started = time()
         self._in_flight.suspend(context)
-        context.waits_for = self._provider.waiting_for
+        context.waits_for = self._guarded_provider.waiting_for
         token = None if context.activity is None else PARENT.set(context.activity)
         try:
-            obtained = await self._provider.obtain(context.line, rejected, context.is_cancelled)
+            obtained = await self._guarded_provider.obtain(context.line, rejected, context.is_cancelled)
         finally:
             self._in_flight.resume(context)
             if token is not None:
@@ -259,8 +255,8 @@ class Pipeline:
                 response = credentials.redact(response, *context.rejected_credentials)
             failure: T | BoardClientError = error_of(request, response, context.effect, time(), self._core.host)
             return self._recorded(context, response, failure)
-        if credentials is not self._provider.accepted:
-            self._provider.note_accepted(credentials)
+        if credentials is not self._guarded_provider.accepted:
+            self._guarded_provider.note_accepted(credentials)
         try:
             if definition.slices is None or len(response.body) <= AT_ONCE_BYTES:
                 value = definition.read(response, request)
@@ -274,7 +270,7 @@ class Pipeline:
     def _recorded(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         """Record an attempt, report it to the limiter, and return its outcome."""
         attempt = context.note_result(response, outcome)
-        limiter = context.options.limiter or self._limiter
+        limiter = context.options.limiter or self._guarded_limiter
         if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
             limiter.report(attempt.status, outcome.retry_after if isinstance(outcome, ApiError) else None, attempt.seconds)
         return outcome
@@ -315,7 +311,7 @@ class Pipeline:
                 return outcome
             rejected = context.credentials
             assert rejected is not None  # noqa: S101 -- as above
-        await self._provider.note_refused(rejected, context.is_cancelled)
+        await self._guarded_provider.note_refused(rejected, context.is_cancelled)
         return outcome
 
     async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
@@ -325,7 +321,7 @@ class Pipeline:
         async def attempt() -> T | BoardClientError:
             nonlocal last
             context.waits_for = None
-            outcome = await self._attempt(request, context, self._provider.current())
+            outcome = await self._attempt(request, context, self._guarded_provider.current())
             last = outcome = await self._renewed(request, context, outcome)
             return outcome
 
@@ -366,15 +362,6 @@ class Pipeline:
     def withdraw(self, options: Collection[CallOptions]) -> None:
         """Withdraw the calls with these options that still wait for the limiter, a pause or a connection."""
         self._in_flight.withdraw(options)
-
-    def notify(self, event: Event) -> None:
-        """Pass an event to the observers."""
-        self._observers.note(None, event)
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether the session has observers."""
-        return bool(self.observers)
 
     @property
     def identity(self) -> Mapping[str, str]:
