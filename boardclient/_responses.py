@@ -108,9 +108,6 @@ _CLASSES: Final[Mapping[int, StatusMeaning]] = {
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
 _UNASSIGNED: Final = StatusMeaning(ApiError, effect=Effect.UNKNOWN)
 
-SUCCESSES: Final = frozenset(range(200, 300))
-"""The statuses of responses that are read for their value."""
-
 
 def status_of(status: int) -> StatusMeaning:
     """Return the meaning of a status, which is that of its first digit if it is not in the table."""

@@ -13,8 +13,6 @@ from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient._responses import status_of
 from boardclient.errors import Effect
 
-_REDIRECTION: Final = 300
-"""Statuses below this are successes, for which the table of statuses need not be read."""
 _TICK: Final = 0.02
 _PLACES: Final = 16
 """How many attempts may be in flight at first. Every service accepts a burst of this size."""
@@ -107,11 +105,13 @@ class Controller:
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Learn from the result of an attempt. `status` is None without a response."""
-        meaning = None if status is None or status < _REDIRECTION else status_of(status)
-        if meaning is not None and meaning.is_overload:
+        if status is None:
+            return
+        meaning = status_of(status)
+        if meaning.is_overload:
             self._search.note_refusal(attempt, now, retry_after, is_throttling=meaning.is_throttling)
             self._apply(now)
-        elif status is not None and (meaning is None or meaning.effect is not Effect.UNKNOWN):
+        elif meaning.effect is not Effect.UNKNOWN:
             self._note_accepted(attempt, now, seconds)
 
     def _note_accepted(self, attempt: PacedAttempt, now: float, seconds: float) -> None:

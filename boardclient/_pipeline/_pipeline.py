@@ -27,8 +27,8 @@ from boardclient._activities import (
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
 from boardclient._pipeline._core import ConnectionSlots, SessionCore
-from boardclient._responses import SUCCESSES, add_words, is_throttling
-from boardclient._transport._values import RawResponse, TransportResult
+from boardclient._responses import add_words, is_throttling
+from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
 from boardclient.errors import (
     ApiError,

@@ -20,7 +20,7 @@ import aiohttp
 import aiohttp.http
 from multidict import MultiMapping
 
-from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
+from boardclient._transport._values import SUCCESSES, RawResponse, TransportFailure, TransportResult
 from boardclient.errors import Effect
 
 _STEP_BYTES: Final = 2**18
@@ -33,7 +33,7 @@ class DecodingError(Exception):
 
 async def read_whole(status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int) -> TransportResult:
     """Read and decode a body of at most `limit` bytes, and of a status that is no success the part that can be read."""
-    is_success = 200 <= status < 300
+    is_success = status in SUCCESSES
     chunks: list[bytes] = []
     size = 0
     try:

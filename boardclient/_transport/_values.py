@@ -36,6 +36,9 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LARGE_BODY_BYTES: Final = 2**20
 """Larger bodies are passed to aiohttp, which sends them in pieces and with flow control."""
 
+SUCCESSES: Final = frozenset(range(200, 300))
+"""The statuses of responses that are read for their value."""
+
 Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 
@@ -217,7 +220,7 @@ class RawResponse:
     @property
     def is_success(self) -> bool:
         """Whether the status is 2xx."""
-        return 200 <= self.status < 300
+        return self.status in SUCCESSES
 
 
 @attrs.frozen

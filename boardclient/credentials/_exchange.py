@@ -146,7 +146,7 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: Seque
     type.
     """
     fields = _fields(response.body)
-    if not 200 <= response.status < 300:
+    if not response.is_success:
         raise _refusal(response, fields or {}, secrets)
     if fields is None:
         raise _no_token("its response is neither a JSON object nor form-encoded")
