@@ -62,11 +62,11 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
     [
         (
             aiohttp.ClientConnectorError(KEY, REFUSED),
-            "no connection: the connection was refused, check the host and port and that the service runs",
+            "the connection was refused, check the host and port and that the service runs",
         ),
         (
             aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")),
-            f"no connection: the certificate was refused{TRUST}",
+            f"the certificate was refused{TRUST}",
         ),
         (RuntimeError("x"), "the exchange failed (RuntimeError)"),
         (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
@@ -106,7 +106,7 @@ def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
 )
 def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -> None:
     """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
-    assert failure_of(error, "connect").why == f"no connection: {words}"
+    assert failure_of(error, "connect").words("board.example") == f"no connection to board.example: {words}"
     assert failure_of(wrapped(error), "receive").why == words
 
 

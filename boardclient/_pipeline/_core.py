@@ -272,5 +272,5 @@ def _end_form(activity: Activity, outcome: TransportResult, http_version: tuple[
         activity.http_version = http_version
         activity.why = "success" if outcome.is_success else f"status {outcome.status}"
     else:
-        activity.effect, activity.why = outcome.effect, outcome.why
+        activity.effect, activity.why = outcome.effect, outcome.words(host_of(activity.root))
     activity.end()

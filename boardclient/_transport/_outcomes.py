@@ -148,7 +148,7 @@ def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> 
     """Return the failure that an exception means at a stage of a request, which aiohttp may have sent before."""
     why = _words_for(error)
     if (stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
-        return TransportFailure("connect", Effect.NOT_SENT, f"no connection: {why}")
+        return TransportFailure("connect", Effect.NOT_SENT, why)
     sending = stage == "send" and isinstance(error, OSError) and not isinstance(error, TimeoutError)
     return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why)
 

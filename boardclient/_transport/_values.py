@@ -240,8 +240,8 @@ class TransportFailure:
 
     def words(self, host: str) -> str:
         """Return the reason with the host."""
-        before, mark, rest = self.why.partition("no connection: ")
-        return f"no connection to {host}: {rest}" if mark and not before else f"{self.why} ({host})"
+        is_unreachable = self.phase == "connect" and not self.is_closed
+        return f"no connection to {host}: {self.why}" if is_unreachable else f"{self.why} ({host})"
 
 
 TransportResult: TypeAlias = RawResponse | TransportFailure

@@ -27,7 +27,7 @@ from multidict import CIMultiDict
 from boardclient import __version__
 from boardclient._redaction import forms_of, masked
 from boardclient._transport._pool import TAPS, TappedRequest
-from boardclient._transport._values import RawResponse, TransportFailure
+from boardclient._transport._values import RawResponse, TransportFailure, host_of
 from boardclient.testing._http import LoopbackService, read_body
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ class _Redactor:
             "bodySize": -1,
         }
         if not response.status:
-            why = one.outcome.why if isinstance(one.outcome, TransportFailure) else "the caller gave the request up"
+            failure = one.outcome if isinstance(one.outcome, TransportFailure) else None
+            why = "the caller gave the request up" if failure is None else failure.words(host_of(one.url))
             written["_error"] = self._text(why)
         return written
 
