@@ -15,13 +15,11 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
-from boardclient._responses import is_final
 from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._ledger import Doubt, RowState, to_the_end
+from boardclient.bulk._ledger import Doubt, DurableLedger, RowState, to_the_end
 from boardclient.bulk._life import Row, RowAction, RowKey
 from boardclient.bulk._recognition import Content, IdSet
-from boardclient.bulk._results import ResultState
-from boardclient.errors import BoardClientError, JournalError
+from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -273,7 +271,7 @@ def named(key: RowKey) -> str:
     return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"
 
 
-class JournalLedger:
+class JournalLedger(DurableLedger):
     """A ledger in a journal, for one event loop. A thread works on the file. Owned by the run, which closes it.
 
     Rows to be sent are on the disk when `admit` returns, and released before their first request: rows that were logged and not
@@ -352,22 +350,6 @@ class JournalLedger:
         self._file.file.lock.release_to(released)
         self.released = released
 
-    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
-        """Record the result of a row, without waiting, unless the journal has it already.
-
-        If it can't be written, the next `admit` or `aclose` raises.
-        """
-        if card is None:
-            outcome: RowState = "unknown" if state == "unknown" else "failed" if is_final(error) else "waiting"
-            self._note(row.seq, outcome, _storable(str(error)))
-        elif row.action != "done":
-            self._note(row.seq, "done", _storable(card.id))
-
-    def withdraw(self, rows: Iterable[Row]) -> None:
-        """Record that rows were logged and not sent."""
-        for row in rows:
-            self._note(row.seq, "waiting", "not sent")
-
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""
         values = [(seq, _wire.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
@@ -415,8 +397,9 @@ class JournalLedger:
         await to_the_end(asyncio.wrap_future(self._closing))
 
     def _note(self, seq: int, state: RowState, detail: str) -> None:
+        """Keep the state of a row. If it can't be written, the next `admit` or `aclose` raises."""
         self._check_open()
-        self._pending.append((seq, state, detail))
+        self._pending.append((seq, state, _storable(detail)))
         if self._timer is None:
             self._timer = self._loop.call_later(_NOTE_SECONDS, self._write_pending)
 

@@ -5,6 +5,7 @@ A ledger says which rows may be sent, and keeps what became of them.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import secrets
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from boardclient._responses import is_final
 from boardclient.bulk._life import Row, RowKey
 from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
@@ -108,6 +110,27 @@ class Ledger(Protocol):
     async def aclose(self) -> None:
         """Close the ledger."""
         ...
+
+
+class DurableLedger(abc.ABC):
+    """The part of a ledger that keeps the states of rows for later runs."""
+
+    @abc.abstractmethod
+    def _note(self, seq: int, state: RowState, detail: str) -> None:
+        """Keep the state of a row, and its card's identifier if it is done, otherwise the reason, without waiting."""
+        ...
+
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+        """Record the result of a row, without waiting, unless the ledger has it already."""
+        if card is None:
+            self._note(row.seq, "unknown" if state == "unknown" else "failed" if is_final(error) else "waiting", str(error))
+        elif row.action != "done":
+            self._note(row.seq, "done", card.id)
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Record that rows were not sent."""
+        for row in rows:
+            self._note(row.seq, "waiting", "not sent")
 
 
 class MemoryLedger:

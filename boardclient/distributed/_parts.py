@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -23,13 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
-from boardclient._responses import is_final
 from boardclient.bulk import IdSet
-from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
 from boardclient.bulk._life import Row
-from boardclient.bulk._results import ResultState
 from boardclient.distributed._ledger import CLOSING, State, events, jobs, parts, read_states
-from boardclient.errors import BoardClientError, JournalError
+from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft
 
 BATCH: Final = 64
@@ -160,7 +158,7 @@ class Heartbeat:
             await database.aclose()
 
 
-class PartLedger:
+class PartLedger(DurableLedger):
     """The ledger of a run of one part. It holds the lease, and is owned by the run, which closes it.
 
     Rows to be sent are in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each transaction
@@ -222,20 +220,6 @@ class PartLedger:
         """
         self._lease.check()
 
-    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
-        """Record the result of a row, without waiting."""
-        if row.action == "done":
-            return
-        if card is not None:
-            self._note(row.seq, "done", card.id)
-        else:
-            self._note(row.seq, "unknown" if state == "unknown" else "failed" if is_final(error) else "waiting", str(error))
-
-    def withdraw(self, rows: Iterable[Row]) -> None:
-        """Record that rows were not sent."""
-        for row in rows:
-            self._note(row.seq, "waiting", "not sent")
-
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Do nothing: the audit of the job names them."""
 
@@ -283,7 +267,7 @@ class PartLedger:
         finally:
             await self._heartbeat.aclose()
 
-    def _note(self, seq: int, state: str, detail: str) -> None:
+    def _note(self, seq: int, state: RowState, detail: str) -> None:
         self._pending[seq] = (state, detail)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
