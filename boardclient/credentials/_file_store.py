@@ -12,22 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from boardclient._redaction import raises_without_frames
-from boardclient.credentials._stores import (
-    AccountRecord,
-    AccountStore,
-    Change,
-    Lease,
-    StoredToken,
-    T,
-    Token,
-    text_of_end,
-    unchanged,
-)
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, unchanged
 from boardclient.errors import CredentialError
 
 _OTHERWISE: Final = "choose a folder of your own, such as that of FileTokenStore.for_app(name)"
@@ -139,7 +128,7 @@ class FileTokenStore(AccountStore):
             # The time is taken under the lock: an earlier one may be before the start of a lease that another worker just took.
             result, changed = change(known, self._clock())
             if changed is not known:
-                connection.execute(_SAVE, (account, *_to_row(changed)))
+                connection.execute(_SAVE, (account, *changed.to_row()))
             connection.execute("COMMIT")  # closing without it rolls back
         return result
 
@@ -176,7 +165,7 @@ class FileTokenStore(AccountStore):
         if row is None:
             return AccountRecord()
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            return _from_row(*row)
+            return AccountRecord.from_row(*row)
         raise CredentialError(f"the token store {self._path} is damaged: move it away, and a new one is made")
 
     def __repr__(self) -> str:
@@ -186,29 +175,6 @@ class FileTokenStore(AccountStore):
 def _to_text(raw: bytes) -> str:
     # Damaged text is found when the Token is built. SQLite's own error would show the text.
     return raw.decode("utf-8", "surrogateescape")
-
-
-def _to_row(record: AccountRecord) -> tuple[object, ...]:
-    lease = (record.lease.holder, record.lease.since, record.lease.until)
-    if record.stored is None:
-        return (record.generation, record.deletion, None, None, *lease)
-    return (record.generation, record.deletion, record.stored.token.value, text_of_end(record.stored.token), *lease)
-
-
-def _from_row(
-    generation: Any, deletion: Any, token: Any, expires_at: Any, holder: str | None, since: Any, until: Any
-) -> AccountRecord:
-    """Return the record of a row.
-
-    Raises:
-        TypeError, ValueError, OverflowError: the row is damaged.
-    """
-    ends = None if expires_at is None else datetime.fromisoformat(expires_at)
-    stored = None if token is None else StoredToken(Token(token, ends), generation, deletion)
-    record = AccountRecord(stored, Lease(holder, float(since), float(until)), deletion)
-    if not 0 <= deletion <= generation or record.generation != generation:  # a row that only lacks its token is damaged
-        raise ValueError("no generation")
-    return record
 
 
 # --- where the file may be: no other user may read or replace it

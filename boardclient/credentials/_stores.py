@@ -201,6 +201,27 @@ class AccountRecord:
             return None, self
         return None, attrs.evolve(self, lease=Lease(None, now, now + cooldown))
 
+    def to_row(self) -> tuple[object, ...]:
+        """Return the record as the row of a table."""
+        token = (None, None) if self.stored is None else (self.stored.token.value, text_of_end(self.stored.token))
+        return (self.generation, self.deletion, *token, self.lease.holder, self.lease.since, self.lease.until)
+
+    @classmethod
+    def from_row(
+        cls, generation: Any, deletion: Any, token: Any, expires_at: Any, holder: str | None, since: Any, until: Any
+    ) -> AccountRecord:
+        """Return the record of a row.
+
+        Raises:
+            TypeError, ValueError, OverflowError: the row is damaged.
+        """
+        ends = None if expires_at is None else datetime.fromisoformat(expires_at)
+        stored = None if token is None else StoredToken(Token(token, ends), generation, deletion)
+        record = cls(stored, Lease(holder, float(since), float(until)), deletion)
+        if not 0 <= deletion <= generation or record.generation != generation:  # a row that only lacks its token is damaged
+            raise ValueError("no generation")
+        return record
+
 
 Change: TypeAlias = Callable[[AccountRecord, float], tuple[T, AccountRecord]]
 """A step on a record at a time. The time is taken when no other step can change the record."""

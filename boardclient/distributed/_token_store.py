@@ -10,8 +10,7 @@ import sqlalchemy as sa
 
 from boardclient._database import Database, metadata
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._file_store import _from_row, _to_row
-from boardclient.credentials._stores import AccountStore, Change, T
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
 from boardclient.errors import CredentialError, JournalError
 
 _tokens: Final = sa.Table(
@@ -71,12 +70,12 @@ class SqlTokenStore(AccountStore):
                 row: Any = (await connection.execute(sa.select(*_FIELDS).where(of_account).with_for_update())).one()
                 known = None
                 with contextlib.suppress(TypeError, ValueError, OverflowError):
-                    known = _from_row(*row)
+                    known = AccountRecord.from_row(*row)
                 if known is not None:
                     # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
                     result, changed = change(known, float(await connection.scalar(sa.select(self._database.clock)) or 0.0))
                     if changed is not known:
-                        values = dict(zip((column.name for column in _FIELDS), _to_row(changed), strict=True))
+                        values = dict(zip((column.name for column in _FIELDS), changed.to_row(), strict=True))
                         await connection.execute(_tokens.update().where(of_account).values(values))
                     return result
         except JournalError as error:
