@@ -24,12 +24,13 @@ from boardclient._pipeline._calls import CallOptions, GuardedLimiter
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words, is_throttling
 from boardclient.bulk._board import RunBoard
-from boardclient.bulk._ledger import Ledger, to_the_end
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Moment, Results, ResultState, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
+from boardclient.bulk._tasks import to_the_end
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
 from boardclient.errors import Attempt, BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.events import BulkPhase, WaitReason

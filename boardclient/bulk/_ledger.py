@@ -6,12 +6,10 @@ A ledger says which rows may be sent, and keeps what became of them.
 from __future__ import annotations
 
 import abc
-import asyncio
-import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from boardclient._responses import is_final
 from boardclient.bulk._life import Row, RowKey
@@ -183,24 +181,3 @@ class MemoryLedger:
 
     async def aclose(self) -> None:
         """Do nothing."""
-
-
-async def to_the_end(task: asyncio.Future[Any], *, cancels: bool = False) -> None:
-    """Wait until a task or future is done, and raise its error. A cancellation of the caller is raised afterwards.
-
-    With `cancels` it also cancels the task.
-    """
-    cancellation: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancellation = error
-            if cancels:
-                task.cancel()
-    if cancellation is not None:
-        with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # retrieved, so that asyncio does not log it
-        raise cancellation
-    if not task.cancelled():  # before it began
-        task.result()

@@ -13,11 +13,12 @@ from boardclient._activities import PARENT, Activity, followers
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine import Engine
 from boardclient.bulk._journal_ledger import JournalLedger
-from boardclient.bulk._ledger import Ledger, MemoryLedger, to_the_end
+from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Moment, Tally
 from boardclient.bulk._source import open_source
+from boardclient.bulk._tasks import to_the_end
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft
 
