@@ -230,7 +230,7 @@ class Tally:
 
     def __init__(self, total: int | None, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
-        self.note: Callable[[str], object] = str
+        self.note: Callable[[str], object] = lambda words: None
         self.requests = 0
         """How many requests to create cards were sent."""
         self.error: BaseException | None = None
@@ -255,9 +255,10 @@ class Tally:
 
     def add_result(self, values: Values) -> None:
         """Count a result."""
-        self._states[values[4]] += 1
+        _, _, _, error, state = values
+        self._states[state] += 1
         self._ended = time.monotonic()
-        if values[3] is not None and len(self.problems) < _MOST_PROBLEMS:
+        if error is not None and len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(_make_result(*values))
 
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:

@@ -89,7 +89,7 @@ class AsyncSource(Generic[T]):
         self._is_over = False
         self._error: BaseException | None = None
         self.is_waiting = False
-        self.on_wait: Callable[[], object] = list
+        self.on_wait: Callable[[], object] = lambda: None
         """Called when an item has to be waited for."""
 
     async def take(self, most: int) -> list[T]:
