@@ -158,7 +158,7 @@ class BulkRun:
         """Wait for a result and return True, or at the end return False or raise the error that ended the run early."""
         if await self._running().results.wait():
             return True
-        self._running()
+        self._running()  # it raises if the block was left meanwhile
         if self._tally.error is not None:
             raise self._tally.error
         return False
