@@ -1,7 +1,7 @@
 """How observers, logs and OpenTelemetry follow calls, with the guard around them. No I/O.
 
-An activity is a call, one of its attempts, a renewal, a token exchange or a bulk run. Instruments are notified of its beginning,
-its events and its end. It holds no credentials.
+An activity is a call, an attempt of a call or to exchange a token, a renewal or a bulk run. Instruments are notified of its
+beginning, its events and its end. It holds no credentials.
 """
 
 from __future__ import annotations

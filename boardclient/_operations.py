@@ -107,7 +107,7 @@ class Request(Generic[T]):
 
     `definition` is the row of its operation in the table below, and `operation` the operation's name, as in events.
     `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
-    `fields` are those of the body that the interface shows, by their wire names. `headers` are sent besides those of the session.
+    `fields` are those of a creation's body by their wire names, otherwise empty. `headers` are sent besides those of the session.
     It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 

@@ -1,4 +1,4 @@
-"""The exceptions, the effect of a failed call, and the history of its attempts. No I/O, no wire names.
+"""The exceptions, the effect of a failed call, and the history of its attempts. No I/O.
 
 BoardClientError
 ├── ApiError                     the service responded, and not with success

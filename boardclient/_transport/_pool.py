@@ -114,6 +114,7 @@ class Pool:
         if self._made_by is not SESSION_CLASS["__init__"]:
             self._open()
         direct, plan = self._direct, None
+        # As `is_wrapped`, without calling a function for each request.
         if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
             plan = direct.plan(method, url, body, content_type, headers)
         if direct is not None and plan is not None:
