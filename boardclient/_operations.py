@@ -455,13 +455,13 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
-def error_of(
+def outcome_of(
     request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
 ) -> T | BoardClientError:
-    """Return the error of an unsuccessful response, or of a request that got no response.
+    """Return the outcome of an unsuccessful response, or of a request that got no response: nearly always an error.
 
-    A DELETE that gets 404 after an attempt of unknown effect counts as done, and its value is returned: that attempt may have
-    deleted the card.
+    A DELETE that gets 404 after an attempt of unknown effect counts as done, and has a value: that attempt may have deleted the
+    card.
 
     Args:
         request: The request.

@@ -23,7 +23,7 @@ NOW = 1_800_000_000.0
 def interpret(request: Any, response: RawResponse, now: float) -> Any:
     """Return the value of a response, or its error if there was no earlier attempt."""
     if not response.is_success:
-        return ops.error_of(request, response, Effect.NOT_SENT, now)
+        return ops.outcome_of(request, response, Effect.NOT_SENT, now)
     try:
         return request.definition.read(response, request)
     except DecodeError as error:

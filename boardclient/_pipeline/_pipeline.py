@@ -24,7 +24,7 @@ from boardclient._activities import (
     is_info_logged,
     new_call_id,
 )
-from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
+from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
 from boardclient._pipeline._core import ConnectionSlots, SessionCore
 from boardclient._responses import add_words, is_throttling
@@ -253,8 +253,8 @@ class Pipeline:
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.rejected_credentials)
-            failure: T | BoardClientError = error_of(request, response, context.effect, time(), self._core.host)
-            return self._recorded(context, response, failure)
+            outcome = outcome_of(request, response, context.effect, time(), self._core.host)
+            return self._recorded(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
         try:
