@@ -101,7 +101,6 @@ _NO_OPTIONS: Final = CallOptions()
 class CallContext(Progress):
     """The state of one call and of its current request, with class-level defaults for what few calls look at."""
 
-    stage: Stage
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left: float = math.inf
@@ -124,6 +123,8 @@ class CallContext(Progress):
     """The credentials that the service rejected with 401, which are redacted from later responses too."""
     cancellations: int = 0
     """How often the call has cancelled its task."""
+    _again: asyncio.TimerHandle
+    """The timer of the next cancellation, once there was one."""
 
     def __init__(
         self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None, options: CallOptions

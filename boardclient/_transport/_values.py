@@ -191,7 +191,7 @@ class Progress:
     """
 
     stage: Stage = "idle"
-    """"idle" outside the transport, "handed" to a session that may not report its progress, "connect" until there is a
+    """One of: "idle" outside the transport, "handed" to a session that may not report its progress, "connect" until there is a
     connection, "write" until the next iteration of the event loop writes the request, "send", "receive"."""
     http_version: tuple[int, int] | None = None
     """The HTTP version of the last response, such as (1, 1)."""
