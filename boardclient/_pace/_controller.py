@@ -149,7 +149,7 @@ class Controller:
             self._latency.begin(now, 0)
         step = min(now - self._ticked_at, max(0.1, 2 * self._schedule.spacing))
         self._ticked_at = now
-        is_draining = self._latency.look(now, search.serial - 1)
+        is_draining = self._latency.update(now, search.serial - 1)
         if not self._schedule.was_late and search.block is None and not is_draining and search.aim < HIGHEST:
             search.grow(now, step, self.in_flight)
         self._schedule.was_late = False

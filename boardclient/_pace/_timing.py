@@ -144,7 +144,7 @@ class Latency:
         """Return True while few attempts may be in flight, to measure without a queue."""
         return now < self._drain_until
 
-    def look(self, now: float, serial: int) -> bool:
+    def update(self, now: float, serial: int) -> bool:
         """Return True while a queue is being drained. Begin a new round after that."""
         if self.is_draining(now):
             return True

@@ -15,7 +15,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof import Listing, Missing, look
+from boardclient.bulk._proof import Listing, Missing, appearance
 from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import BoardClientError, NotFoundError
@@ -45,7 +45,7 @@ class RunBoard:
         """Those whose cards are listed."""
         self.created_at = -math.inf
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
-        self._looks, self._new_looks = IdSet(), array("q")
+        self._appearances, self._new_appearances = IdSet(), array("q")
         """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
         self._caller = caller
         self._hold = hold
@@ -79,19 +79,19 @@ class RunBoard:
         for cards in slices:
             for card in cards:
                 ids.append(card.id)
-                self.note_look(card.id, card)
+                self.note_appearance(card.id, card)
             await asyncio.sleep(0)
         return ids
 
-    def note_look(self, card_id: str, card: Card | CardDraft) -> None:
+    def note_appearance(self, card_id: str, card: Card | CardDraft) -> None:
         """Note what a known card looks like, or what was sent for its row."""
-        self._new_looks.append(hash((card_id, look(card))))
+        self._new_appearances.append(hash((card_id, appearance(card))))
 
     def is_noted(self, card_id: str, card: Card | CardDraft) -> bool:
         """Return True if this was noted: few runs ask, so the set is made only then."""
-        while self._new_looks:
-            self._looks.add(self._new_looks.pop())
-        return hash((card_id, look(card))) in self._looks
+        while self._new_appearances:
+            self._appearances.add(self._new_appearances.pop())
+        return hash((card_id, appearance(card))) in self._appearances
 
     def problem(self, row: Row) -> BoardClientError | None:
         """Return why a row can't be sent, or None if it can or was sent before."""

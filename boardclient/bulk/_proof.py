@@ -72,7 +72,7 @@ class Listing:
         self._is_recycled = is_recycled
         self._seen = IdSet()
         self._by_list: Counter[str] = Counter()
-        self._looks = array("q")
+        self._appearances = array("q")
         """What the confirmed cards look like."""
 
     def add(self, card: Card) -> None:
@@ -87,7 +87,7 @@ class Listing:
         was_there = card.id in self._baseline
         if card.id in self._all_confirmed:
             self.confirmed += 1
-            self._looks.append(look(card))
+            self._appearances.append(appearance(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif not was_there:
@@ -125,12 +125,12 @@ class Listing:
 
         Cards without names look like no other.
         """
-        looks = {card.id: look(card) for card in self.unaccounted if card.name is not None}
-        counts = Counter(filter(set(looks.values()).__contains__, self._looks))
-        return {card_id: counts[seen] for card_id, seen in looks.items() if seen in counts}
+        appearances = {card.id: appearance(card) for card in self.unaccounted if card.name is not None}
+        counts = Counter(filter(set(appearances.values()).__contains__, self._appearances))
+        return {card_id: counts[seen] for card_id, seen in appearances.items() if seen in counts}
 
 
-def look(card: Card | CardDraft) -> int:
+def appearance(card: Card | CardDraft) -> int:
     """Return a hash of what a card shows, or of what a draft sends."""
     return hash((card.name, card.desc or None, card.list_id, card.due))
 

@@ -76,7 +76,7 @@ class Reconciler:
         if self.markers.are_secret:
             self.markers.of(row)
         self._samples.add(card_id, row)
-        self._board.note_look(card_id, row.draft)
+        self._board.note_appearance(card_id, row.draft)
 
     # --- rows in doubt
 
@@ -116,7 +116,7 @@ class Reconciler:
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
-                self._board.note_look(card.id, card)
+                self._board.note_appearance(card.id, card)
                 self.unaccounted[card.id] = len(self._read_at)
         return listing
 
