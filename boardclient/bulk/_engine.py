@@ -28,7 +28,7 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
-from boardclient.bulk._results import Moment, Results, ResultState, Tally, moment_in
+from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._tasks import to_the_end
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
@@ -80,8 +80,8 @@ class Engine:
         self._ready = deque[Row]()  # rows to be sent: those that were put off, the longest ago first, then the others
         self._kept_back: dict[str, Row] = {}  # the last row of each list, whose card makes the next listing longer
         self._paused: dict[Row, asyncio.TimerHandle] = {}
-        self._refused, self._doubted, self._open = deque[Row](), deque[Row](), deque[Row]()
-        self._aside = {"refused": self._refused, "doubted": self._doubted, "open": self._open}
+        self._refused, self._doubted, self._open_rows = deque[Row](), deque[Row](), deque[Row]()
+        self._aside = {"refused": self._refused, "doubted": self._doubted, "open": self._open_rows}
 
         # The tasks, and what wakes them.
         self._conductor: asyncio.Task[None] | None = None
@@ -130,7 +130,7 @@ class Engine:
             return
         self.is_halted = True
         self._set_most()
-        self._source.give_up()
+        self._source.stop()
         self._hold.end()
         self._caller.withdraw(self._calls)
         if self._phase_task is not None:
@@ -177,16 +177,16 @@ class Engine:
     # --- what the run tells
 
     @property
-    def moment(self) -> Moment:
+    def snapshot(self) -> Snapshot:
         """What the run does now."""
         waiting_for: WaitReason | None = self._hold.reason
         held_seconds = self._turns.held_seconds
-        in_doubt = len(self._doubted) + len(self._open)
+        in_doubt = len(self._doubted) + len(self._open_rows)
         if waiting_for is None and in_doubt and self._tally.phase != "creating":
             waiting_for = "settling"
         elif waiting_for is None and held_seconds is not None:
             waiting_for = "retry-after"
-        return Moment(self._busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)
+        return Snapshot(self._busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)
 
     def _add_result(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
@@ -204,12 +204,12 @@ class Engine:
         self._notify()
 
     def _notify(self) -> None:
-        if (error := self._tally.notify(self.moment)) is not None:
+        if (error := self._tally.notify(self.snapshot)) is not None:
             self.halt(error)
 
     def _note_change(self) -> None:
         """Note that rows may be sent that had to wait, or that the run waits for something else."""
-        if self.moment.waiting_for != self._tally.announced:
+        if self.snapshot.waiting_for != self._tally.announced:
             self._notify()
         self._dispatch()
 
@@ -497,7 +497,7 @@ class Engine:
         """Start as many workers as the run needs, and look again soon if it may need more."""
         workers = 0
         while workers < self._options.workers and not self.is_halted:
-            needed = self._turns.places(self._tally.requests)
+            needed = self._turns.workers_needed(self._tally.requests)
             for _ in range(needed - workers):
                 self._start(self._work())
             workers = max(workers, needed)
@@ -512,14 +512,14 @@ class Engine:
                 await self._wait_for_change()
             elif self._refused:  # nothing is left to send that could show whose fault the refusals were
                 self._happen(self._refused.popleft(), "accepted another")
-            elif self._doubted or (self._open and self._has_grown and not self._kept_back):
+            elif self._doubted or (self._open_rows and self._has_grown and not self._kept_back):
                 reads_at_end = True
                 await self._reconcile()
             elif self._kept_back:  # the last one after the others, since its card proves them absent
                 lists = [*self._kept_back]
                 self._ready.extend(self._kept_back.pop(list_id) for list_id in lists[:-1] or lists)
                 self._dispatch()
-            elif self._open:
+            elif self._open_rows:
                 await self._give_up()
             elif self._is_exhausted:
                 break
@@ -536,16 +536,16 @@ class Engine:
     async def _reconcile(self) -> None:
         """Wait until every card that was sent must be listed, while new rows are sent. Then read the board."""
         while (wait := self._lost_at + self._options.settle_seconds - self._loop.time()) > 0:
-            words = f"rows in doubt: {len(self._doubted) + len(self._open)}, the board is read in {wait:.1f} s"
+            words = f"rows in doubt: {len(self._doubted) + len(self._open_rows)}, the board is read in {wait:.1f} s"
             self._begin_phase("waiting", words, wait)
             await asyncio.sleep(wait)
             while not self._is_quiet:
                 await self._wait_for_change()
         self._begin_phase("reading the board")
         self._has_grown = False
-        findings = await self._reconciler.reconcile([*self._doubted, *self._open])
+        findings = await self._reconciler.reconcile([*self._doubted, *self._open_rows])
         self._doubted.clear()
-        self._open.clear()
+        self._open_rows.clear()
         self._listed_at = self._loop.time()
         for finding in findings:
             self._note_finding(finding)
@@ -575,8 +575,8 @@ class Engine:
         if not self._is_exhausted and patience > 0:
             await self._wait_for_change(patience)
         else:
-            rows = [*self._open]
-            self._open.clear()
+            rows = [*self._open_rows]
+            self._open_rows.clear()
             why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.batch else "")
             for row, _, error, _ in self._reconciler.give_up(rows, why):
                 self._happen(row, "given up", error=error)
@@ -596,7 +596,7 @@ class Engine:
         """Remove all rows that have no result, and return them."""
         for timer in self._paused.values():
             timer.cancel()
-        places = (self._ready, self._paused, self._refused, self._doubted, self._open)
+        places = (self._ready, self._paused, self._refused, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
         for place in (*places, self._kept_back):
             place.clear()

@@ -78,7 +78,7 @@ async def map_calls(
         await _raise_error_of(running)
     finally:
         running.cancel()
-        source.give_up()
+        source.stop()
         await asyncio.wait({running})
         if not running.cancelled():
             running.exception()  # retrieved, so that asyncio does not log it

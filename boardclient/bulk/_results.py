@@ -212,7 +212,7 @@ class Results:
         self._taken()
 
 
-class Moment(NamedTuple):
+class Snapshot(NamedTuple):
     """What a run does at a moment. The defaults are those of a run that was not opened."""
 
     in_flight: int = 0
@@ -293,7 +293,7 @@ class Tally:
         if words is not None:
             self.note(words)
 
-    def notify(self, now: Moment) -> BaseException | None:
+    def notify(self, now: Snapshot) -> BaseException | None:
         """Notify the listeners. Return what one of them raised."""
         self.announced = now.waiting_for
         try:
@@ -305,7 +305,7 @@ class Tally:
             return error
         return None
 
-    def progress(self, now: Moment) -> BulkProgress:
+    def progress(self, now: Snapshot) -> BulkProgress:
         """How far the run is."""
         seconds, states = self._ended - self._started, self._states
         is_held = now.waiting_for == "retry-after" and now.held_seconds is not None

@@ -16,7 +16,7 @@ from boardclient.bulk._journal_ledger import JournalLedger
 from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
-from boardclient.bulk._results import BulkReport, CardResult, Listener, Moment, Tally
+from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.bulk._source import open_source
 from boardclient.bulk._tasks import to_the_end
 from boardclient.events import BulkProgress
@@ -104,7 +104,7 @@ class BulkRun:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        engine, self._stage = self._running(), "left"
+        engine, self._stage = self._open_engine(), "left"
         await engine.aclose()
 
     def _end(self, activity: Activity) -> None:
@@ -127,7 +127,7 @@ class BulkRun:
         return self
 
     async def __anext__(self) -> CardResult:
-        results = self._running().results
+        results = self._open_engine().results
         if results.untaken or await self._more():
             return results.take()
         raise StopAsyncIteration
@@ -147,7 +147,7 @@ class BulkRun:
             async with self:
                 return await self.wait()
         while await self._more():
-            self._running().results.discard_all()
+            self._open_engine().results.discard_all()
         return self.report
 
     def take_ready(self) -> list[CardResult]:
@@ -156,14 +156,14 @@ class BulkRun:
 
     async def _more(self) -> bool:
         """Wait for a result and return True, or at the end return False or raise the error that ended the run early."""
-        if await self._running().results.wait():
+        if await self._open_engine().results.wait():
             return True
-        self._running()  # it raises if the block was left meanwhile
+        self._open_engine()  # it raises if the block was left meanwhile
         if self._tally.error is not None:
             raise self._tally.error
         return False
 
-    def _running(self) -> Engine:
+    def _open_engine(self) -> Engine:
         if self._engine is None or self._stage != "open":
             raise RuntimeError("use a BulkRun within its `async with` block, or await its wait() without one")
         return self._engine
@@ -176,7 +176,7 @@ class BulkRun:
     @property
     def progress(self) -> BulkProgress:
         """How far the run is, and why it waits, if it does."""
-        return self._tally.progress(Moment() if self._engine is None else self._engine.moment)
+        return self._tally.progress(Snapshot() if self._engine is None else self._engine.snapshot)
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -61,7 +61,7 @@ class SyncSource(Generic[T]):
         for item in islice(self._made, most):
             made.append(item)  # noqa: PERF402 -- those before an error are kept
 
-    def give_up(self) -> None:
+    def stop(self) -> None:
         """Do nothing: nothing waits in a synchronous input."""
 
     async def aclose(self) -> None:
@@ -118,7 +118,7 @@ class AsyncSource(Generic[T]):
             raise self._error
         return [self._made.popleft() for _ in range(min(most, len(self._made)))]
 
-    def give_up(self) -> None:
+    def stop(self) -> None:
         """Make the input's task close it, by a cancellation."""
         if self._task is not None and not (self._is_closing or self._is_over):
             self._task.cancel()
@@ -130,7 +130,7 @@ class AsyncSource(Generic[T]):
         Raises:
             Exception: any error that the generator's cleanup raises.
         """
-        self.give_up()
+        self.stop()
         if self._task is not None:  # otherwise the input was never started, and has nothing to close
             await to_the_end(self._task, cancels=True)
 

@@ -223,7 +223,7 @@ class Turns:
         """How many requests wait for their turns."""
         self._session_pace = limiter if isinstance(limiter, Pace) else None
         self._workers = workers
-        self._places = min(_FIRST_WORKERS, workers) if grows and self._session_pace is None else workers
+        self._needed = min(_FIRST_WORKERS, workers) if grows and self._session_pace is None else workers
         self._best_rate = 0.0
         self._round: tuple[int, float] | None = None
         """How many requests had ended when the rate was last measured, and when."""
@@ -240,24 +240,24 @@ class Turns:
         pace = self.pace or self._session_pace
         return None if pace is None else pace.held_seconds
 
-    def places(self, ended: int) -> int:
+    def workers_needed(self, ended: int) -> int:
         """Return how many workers the run needs after so many requests. With a pace it needs all, and the pace decides."""
-        if self.pace is not None or self._places == self._workers:
+        if self.pace is not None or self._needed == self._workers:
             return self._workers
         now = self._clock()
         before, since = self._round = self._round or (ended, now)
-        if ended - before >= self._places and now - since >= _SHORTEST_ROUND_SECONDS:
+        if ended - before >= self._needed and now - since >= _SHORTEST_ROUND_SECONDS:
             self._round, rate = (ended, now), (ended - before) / (now - since)
             if rate >= _FASTER * self._best_rate:
-                self._best_rate, self._places = rate, min(self._workers, 2 * self._places)
-        return self._places
+                self._best_rate, self._needed = rate, min(self._workers, 2 * self._needed)
+        return self._needed
 
     def note_refusal(self, sent: int, refusal: BoardClientError) -> None:
         """Note a 429 after so many requests. From now on the run has a pace, unless the session has one."""
         if self.pace is None and self._session_pace is None:
             self.pace = Pace.after_refusal(
                 self._workers,
-                places=self.places(sent),
+                places=self.workers_needed(sent),
                 sent=sent,
                 began=self._began,
                 retry_after=retry_after_of(refusal),
