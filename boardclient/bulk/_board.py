@@ -96,7 +96,7 @@ class RunBoard:
     def problem(self, row: Row) -> BoardClientError | None:
         """Return why a row can't be sent, or None if it can or was sent before."""
         lists, list_id = self.lists, row.draft.list_id
-        if lists is None or list_id in lists or row.sends or row.action == "doubtful":
+        if lists is None or list_id in lists or row.sends or row.action == "in doubt":
             return None
         return BoardClientError(f"the list {list_id} is not on the board {self.board_id}: nothing was sent")
 

@@ -224,7 +224,7 @@ class RunFile:
         if row.state == "done":
             return row.seq, "done", row.detail
         if row.state in _UNCHANGEABLE:
-            return row.seq, "doubtful", row.detail
+            return row.seq, "in doubt", row.detail
         self._connection.execute("UPDATE rows SET content = ?, run = ? WHERE seq = ?", (content, self.run, row.seq))
         self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (row.seq,))
         return row.seq, "send", None
@@ -336,7 +336,7 @@ class JournalLedger(DurableLedger):
         for row, (seq, action, detail) in zip(rows, decisions, strict=True):
             row.seq = seq
             if action != "send":
-                row.action, row.detail, row.is_earlier = action, detail, action == "doubtful"
+                row.action, row.detail, row.is_earlier = action, detail, action == "in doubt"
         self._logged = self._file.last
 
     def release(self, row: Row) -> None:

@@ -16,7 +16,7 @@ from boardclient.models import CardDraft
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
-RowAction: TypeAlias = Literal["send", "done", "doubtful"]
+RowAction: TypeAlias = Literal["send", "done", "in doubt"]
 """What to do with a row of the input: send it; skip it, since it is done; find out whether its card exists."""
 
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]

@@ -213,7 +213,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
             "would_create": plans["send"] + plans["again"] - len(existing.rows),
             "already": plans["done"] + len(existing.rows),
             "failed": plans["again"],
-            "unknown": plans["doubtful"],
+            "unknown": plans["in doubt"],
         }
         show("nothing was sent", {"preview": True, **counts}, options.fields)
         return
@@ -251,9 +251,9 @@ def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOpt
             f"{plural(existing.unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
             " nothing was sent (take the rows out of the file, or create them with --existing create)"
         )
-    if plans["doubtful"]:
+    if plans["in doubt"]:
         raise UsageError(
-            f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
+            f"{plural(plans['in doubt'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
             f" first: boardclient journal resolve {options.journal}"
         )
 
@@ -307,7 +307,7 @@ class Existing:
 async def check(rows: _rows.Rows, decide: Rehearsal, known: int, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
     """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
 
-    The counts are "send", "again" for what an earlier run left, "done" and "doubtful". `known` rows are in the journal.
+    The counts are "send", "again" for what an earlier run left, "done" and "in doubt". `known` rows are in the journal.
 
     Raises:
         UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.

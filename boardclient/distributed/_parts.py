@@ -207,7 +207,7 @@ class PartLedger(DurableLedger):
             if state == "done":
                 row.action, row.detail = "done", detail
             elif state in {"logged", "unknown"}:
-                row.action, row.detail, row.is_earlier = "doubtful", detail, True
+                row.action, row.detail, row.is_earlier = "in doubt", detail, True
             else:
                 sent.append(row.seq)
         await self._write(sent)

@@ -71,7 +71,7 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     second = await opened(database, await held(database))
     again = rows(4)
     await second.admit(again)
-    assert [row.action for row in again] == ["done", "doubtful", "send", "doubtful"]
+    assert [row.action for row in again] == ["done", "in doubt", "send", "in doubt"]
     second.add_outcome(again[0], "already", Card("c0"))
     await second.aclose()
 

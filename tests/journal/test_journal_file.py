@@ -153,7 +153,7 @@ async def test_a_reader_sees_what_is_in_doubt(path: Path) -> None:
     ledger._file.file._opened.close()  # the process is gone
     assert [unknown.row.key for unknown in read_unknown(path)] == [*range(16)]
     assert read_journal(path).counts["waiting"] == 24
-    assert await run(path, range(40)) == ["doubtful"] * 16 + ["send"] * 24
+    assert await run(path, range(40)) == ["in doubt"] * 16 + ["send"] * 24
 
 
 # --- mistakes
@@ -170,7 +170,7 @@ async def test_a_second_run_is_refused(path: Path) -> None:
             use()
     assert states(path) == ["logged"]
     await ledger.aclose()
-    assert await run(path, "a") == ["doubtful"]
+    assert await run(path, "a") == ["in doubt"]
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -191,7 +191,7 @@ async def test_a_journal_that_is_deleted_in_mid_run_ends_it(path: Path, is_repla
     with pytest.raises(JournalError, match=r"is gone, though a run has used it: put it back.* remove cards.journal-lock"):
         await opened(path)
     path.with_name("moved").rename(path)
-    assert await run(path, "ab") == ["doubtful", "send"]
+    assert await run(path, "ab") == ["in doubt", "send"]
 
 
 async def test_links_lead_to_the_journal_itself(path: Path) -> None:
