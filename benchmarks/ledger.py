@@ -32,7 +32,7 @@ from boardclient._pace._shared import Message, Store
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
 from boardclient.distributed._ledger import events, parts, read_states
-from boardclient.distributed._parts import BATCH, Lease, PartLedger, claim
+from boardclient.distributed._parts import BATCH, PartLease, PartLedger, claim
 from boardclient.testing import BoardService
 
 _CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000
@@ -69,7 +69,7 @@ async def _held_open(place: str) -> AsyncIterator[None]:
         await database.aclose()
 
 
-async def _batches(database: Database, lease: Lease, drafts: list[CardDraft]) -> None:
+async def _batches(database: Database, lease: PartLease, drafts: list[CardDraft]) -> None:
     """Write batches until the rows end, and print what one takes."""
     ledger = PartLedger(database, lease, list(enumerate(drafts, 1)), {})
     count = max(1, len(drafts) // BATCH)
@@ -121,7 +121,7 @@ class _Worker:
 
     batches = itertools.count()
 
-    def __init__(self, place: str, lease: Lease) -> None:
+    def __init__(self, place: str, lease: PartLease) -> None:
         self.database = Database(place)
         self.store = Store(place, f"account {lease.part}")
         self._lease = lease

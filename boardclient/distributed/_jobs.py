@@ -37,7 +37,7 @@ from boardclient.distributed._ledger import (
     parts,
     read_states,
 )
-from boardclient.distributed._parts import Lease, LeaseLostError, PartLedger, claim, worker_name
+from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim, worker_name
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError
 from boardclient.events import BulkProgress
@@ -397,7 +397,7 @@ async def _is_open(database: Database, job: str, part: int) -> bool:
 async def _run(
     database: Database,
     job: Job,
-    lease: Lease,
+    lease: PartLease,
     session: AsyncSession,
     options: dict[str, Any],
     on_progress: Callable[[BulkProgress], object] | None,
@@ -446,7 +446,7 @@ async def _run(
             await _give_back(database, lease)
 
 
-async def _give_back(database: Database, lease: Lease) -> None:
+async def _give_back(database: Database, lease: PartLease) -> None:
     async with database.begin() as connection:
         held = (parts.c.job == lease.job) & (parts.c.part == lease.part) & (parts.c.epoch == lease.epoch)
         await connection.execute(parts.update().where(held).values(lease_until=0.0))

@@ -53,7 +53,7 @@ def worker_name() -> str:
 
 
 @attrs.define
-class Lease:
+class PartLease:
     """The right to send the rows of a part, for `seconds` after each renewal. Owned by the ledger of the part."""
 
     job: str
@@ -100,7 +100,7 @@ class Lease:
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
 
 
-async def claim(database: Database, job: str, part: int, owner: str, seconds: float) -> Lease | None:
+async def claim(database: Database, job: str, part: int, owner: str, seconds: float) -> PartLease | None:
     """Take a part that is open and that no other worker holds. Return None if there is nothing to take."""
     began = _now()
     free = sa.or_(parts.c.lease_until < database.clock, parts.c.owner == owner)
@@ -111,7 +111,7 @@ async def claim(database: Database, job: str, part: int, owner: str, seconds: fl
             .values(state="open", epoch=parts.c.epoch + 1, owner=owner, lease_until=database.clock + seconds)
             .returning(parts.c.epoch)
         )
-    return None if epoch is None else Lease(job, part, epoch, owner, seconds, began + seconds * (1 - _MARGIN))
+    return None if epoch is None else PartLease(job, part, epoch, owner, seconds, began + seconds * (1 - _MARGIN))
 
 
 class Heartbeat:
@@ -120,7 +120,7 @@ class Heartbeat:
     It gives up when the event loop stands still: a worker that does nothing should lose its part.
     """
 
-    def __init__(self, where: str, lease: Lease, on_drain: Callable[[], object]) -> None:
+    def __init__(self, where: str, lease: PartLease, on_drain: Callable[[], object]) -> None:
         self._where = where
         self._lease = lease
         self._on_drain = on_drain
@@ -170,7 +170,7 @@ class PartLedger(DurableLedger):
     is_new = False  # the cards that were there before are read before the first part is run
 
     def __init__(
-        self, database: Database, lease: Lease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]
+        self, database: Database, lease: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]
     ) -> None:
         self.entries = entries
         """The rows of the input, with their numbers in the job."""

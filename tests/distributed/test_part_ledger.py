@@ -19,7 +19,7 @@ from boardclient.bulk._life import Row
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report
 from boardclient.distributed._ledger import CLOSING, dump_audit, read_states
-from boardclient.distributed._parts import Lease, LeaseLostError, PartLedger, claim
+from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService
@@ -35,13 +35,13 @@ async def database(ledger: str) -> AsyncIterator[Database]:
     await database.aclose()
 
 
-async def held(database: Database, part: int = 0, owner: str = "me", seconds: float = 30.0) -> Lease:
+async def held(database: Database, part: int = 0, owner: str = "me", seconds: float = 30.0) -> PartLease:
     lease = await claim(database, "job", part, owner, seconds)
     assert lease is not None
     return lease
 
 
-async def opened(database: Database, lease: Lease) -> PartLedger:
+async def opened(database: Database, lease: PartLease) -> PartLedger:
     ledger = PartLedger(database, lease, list(enumerate(DRAFTS, 1)), await read_states(database, "job"))
     await ledger.load()
     return ledger

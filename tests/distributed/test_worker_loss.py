@@ -275,9 +275,9 @@ async def test_a_worker_that_was_suspended_sends_nothing(
     now, behind = leases._now, [0.0]
     monkeypatch.setattr(leases, "_now", lambda: now() + behind[0])
     lost: list[int] = []
-    check = leases.Lease.check
+    check = leases.PartLease.check
 
-    def checked(self: leases.Lease) -> None:
+    def checked(self: leases.PartLease) -> None:
         try:
             check(self)
         except JournalError:
@@ -288,7 +288,7 @@ async def test_a_worker_that_was_suspended_sends_nothing(
     def suspend() -> None:
         behind[0] = 5.0 if not lost and service.calls_of("cards.create") else 0.0
 
-    monkeypatch.setattr(leases.Lease, "check", checked)
+    monkeypatch.setattr(leases.PartLease, "check", checked)
     session = board.session
     if is_renewing:
         session = session.with_credentials(Renewing(Credentials(service.token, service.key), suspend))
