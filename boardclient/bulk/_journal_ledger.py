@@ -71,7 +71,7 @@ class RunFile:
     """What a run does with its journal's file. Synchronous; each method is one transaction, and one thread runs them."""
 
     def __init__(self, file: JournalFile, total: int | None = None, *, is_rehearsal: bool = False) -> None:
-        self.file = file
+        self.journal = file
         self.run = file.meta.runs + 1
         self.baseline = file.meta.baseline
         self.last = file.last
@@ -106,24 +106,24 @@ class RunFile:
                 content or another reference now. No row was logged, and in the latter cases the journal remains usable.
         """
         keys, contents = [key for key, _ in entries], [content_text(draft) for _, draft in entries]
-        with self.file.transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             known = self._find(keys, contents)
             # Rarely any row is known: a run has given each a key of its own.
             refusal = self._refusal(keys, contents, known) if known or len(set(keys)) < len(keys) else None
             if refusal is None:
                 return self._log(keys, contents, known)
-        raise JournalError(f"{self.file.path}: {refusal}")
+        raise JournalError(f"{self.journal.path}: {refusal}")
 
     def record(self, outcomes: Sequence[Outcome], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be rows'."""
-        with self.file.transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
 
     def record_adopted(self, outcomes: Sequence[Outcome]) -> None:
         """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own."""
-        with self.file.transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             self._connection.executemany("UPDATE rows SET run = 0 WHERE seq = ?", [(seq,) for seq, _, _ in outcomes])
             self._connection.executemany("DELETE FROM baseline WHERE card_id = ?", [(card_id,) for _, _, card_id in outcomes])
@@ -131,29 +131,29 @@ class RunFile:
     def finish(self, outcomes: Sequence[Outcome], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
         try:
-            with self.file.transaction():  # even without outcomes: this raises an earlier error of the file
+            with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
                 self._record(outcomes)
-                self.file.note_unsent(released)
+                self.journal.note_unsent(released)
         finally:
-            self.file.close()
+            self.journal.close()
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
         """Store the ids of the cards on the board, once, before the first row is logged."""
         ordered = sorted({_storable(card_id) for card_id in card_ids})
-        with self.file.transaction():
+        with self.journal.transaction():
             self._insert("INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
-            self.file.set_meta("baseline", len(ordered))
+            self.journal.set_meta("baseline", len(ordered))
         self.baseline = len(ordered)
 
     def ids(self, statement: str) -> Generator[str, None, None]:
         """Yield the identifiers that a statement selects."""
-        with self.file.guarded():
+        with self.journal.guarded():
             for (card_id,) in self._connection.execute(statement):
                 yield card_id
 
     def doubts(self) -> list[Doubt]:
         """Return the rows in doubt that the input of this run has not reached."""
-        with self.file.guarded():
+        with self.journal.guarded():
             rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
         return [Doubt(seq, key, read_content(content)) for seq, key, content in rows if not self._seen[seq]]
 
@@ -285,7 +285,7 @@ class JournalLedger(DurableLedger):
 
     def __init__(self, file: RunFile, thread: ThreadPoolExecutor, batch: int) -> None:
         self.batch = batch
-        self.secret = file.file.meta.secret
+        self.secret = file.journal.meta.secret
         self.released = file.last  # those of earlier runs count as released
         self.seen = IdSet()
         self._file = file
@@ -313,7 +313,7 @@ class JournalLedger(DurableLedger):
             await to_the_end(asyncio.wrap_future(opening))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and opening.exception() is None:
-                thread.submit(opening.result().file.close)
+                thread.submit(opening.result().journal.close)
             thread.shutdown(wait=isinstance(error, asyncio.CancelledError))  # it has nearly nothing left to do
             raise
         return cls(opening.result(), thread, batch)
@@ -348,7 +348,7 @@ class JournalLedger(DurableLedger):
         self._check_open()
         # The last row stays unreleased until it is sent. After a kill its card proves whether those in doubt exist.
         released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged - 1))
-        self._file.file.lock.release_to(released)
+        self._file.journal.lock.release_to(released)
         self.released = released
 
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:

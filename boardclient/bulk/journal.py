@@ -298,7 +298,7 @@ def adopt(
         JournalError: the journal is in use or can't be written, belongs to another import, or knows a row with other content.
     """
     file = RunFile.open(path, identity)
-    with contextlib.closing(file.file):
+    with contextlib.closing(file.journal):
         if before is not None and file.last == 0 and file.baseline is None:
             file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])

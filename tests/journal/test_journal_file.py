@@ -85,11 +85,11 @@ def life(path, steps, sent):
     for start in range(0, 12, 4):
         for (key, _), (seq, action, _) in zip(entries[start:], run.admit(entries[start : start + 4], noted)):
             if action == "send":
-                run.file.lock.release_to(max(seq, run.last if seq % 2 else seq))
+                run.journal.lock.release_to(max(seq, run.last if seq % 2 else seq))
                 os.write(sent, f"{key} ".encode())
                 noted = [(seq, "done", f"card of {key}")]
     run.record(noted)
-    run.file.close()
+    run.journal.close()
 
 for steps in range(1, 200):
     path, again = folder / f"journal {steps}", 0
@@ -103,7 +103,7 @@ for steps in range(1, 200):
     run = RunFile.open(path, {})
     sent = (folder / f"sent {steps}").read_text().split()
     actions = [action for start in range(0, 12, 4) for _, action, _ in run.admit(entries[start : start + 4])]
-    run.file.close()
+    run.journal.close()
     wrong = [key for (key, _), action in zip(entries, actions) if key in sent and action == "send"]
     twice = [key for key in set(sent) if sent.count(key) > 1]
     print(steps, status, wrong, twice, len(sent))
@@ -138,7 +138,7 @@ async def test_after_a_restart_of_the_machine_all_rows_are_in_doubt(
     given = rows(*range(40))
     await ledger.admit(given)
     ledger.release(given[0])
-    ledger._file.file._opened.close()  # the process is gone
+    ledger._file.journal._opened.close()  # the process is gone
     if has_identifier:
         boot.write_text("another")
     assert [unknown.row.key for unknown in read_unknown(path)] == [*range(40)]
@@ -150,7 +150,7 @@ async def test_a_reader_sees_what_is_in_doubt(path: Path) -> None:
     given = rows(*range(40))
     await ledger.admit(given)
     ledger.release(given[0])
-    ledger._file.file._opened.close()  # the process is gone
+    ledger._file.journal._opened.close()  # the process is gone
     assert [unknown.row.key for unknown in read_unknown(path)] == [*range(16)]
     assert read_journal(path).counts["waiting"] == 24
     assert await run(path, range(40)) == ["in doubt"] * 16 + ["send"] * 24
