@@ -108,7 +108,7 @@ class OAuthClientConfig:
         return GuardedStore(self.store, self.account)
 
     @raises_without_frames
-    async def exchange(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None) -> Token:
+    async def token_for(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None) -> Token:
         """Send the code once, and return the token of the response. It may take `_EXCHANGE_SECONDS` if `timeout` is None.
 
         Raises:

@@ -118,9 +118,9 @@ class OAuthCredentials(CredentialObserver):
             lease_seconds=lease_seconds,
             login_url=login_url,
         )
-        self._serve(config, clock)
+        self._configure(config, clock)
 
-    def _serve(self, config: OAuthClientConfig, clock: Callable[[], float]) -> None:
+    def _configure(self, config: OAuthClientConfig, clock: Callable[[], float]) -> None:
         self._config = config
         self._clock = clock
         self._state = TokenState(config.key, config.cooldown, config.renew_before_expiry, clock)
@@ -139,7 +139,7 @@ class OAuthCredentials(CredentialObserver):
         """
         check_filled(account, "account")  # refused here, since the frames of a constructor hold the client's secret
         other = copy.copy(self)
-        other._serve(attrs.evolve(self._config, account=account), self._clock)
+        other._configure(attrs.evolve(self._config, account=account), self._clock)
         return other
 
     # --- what sessions call

@@ -130,10 +130,10 @@ class TokenState:
             held = self.held
             if held is None or held.credentials != rejected:
                 return False  # it is for an older token
-            is_news, self.credentials = self.credentials is not None, None
+            is_first, self.credentials = self.credentials is not None, None
             if held.is_proven or held.obtained_at is None or self._clock() - held.obtained_at > _NEW_SECONDS:
                 return False
-            if is_news:
+            if is_first:
                 self.fail(CredentialError("the service refused a token as soon as it was new"))
             return True
 
@@ -410,7 +410,7 @@ async def exchange_once(
         raise CredentialError("the code was sent before, with unknown effect: send each code once")
     state.waits_for = f"the token exchange at {config.auth_url}"
     try:
-        return await config.exchange(code, exchange, timeout, code_verifier)
+        return await config.token_for(code, exchange, timeout, code_verifier)
     except CredentialError as error:
         if _is_in_doubt(error):
             state.lost_codes.add(code)
