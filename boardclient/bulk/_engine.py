@@ -1,7 +1,7 @@
 """The engine of a run: workers send rows, a feeder takes them from the input, and a conductor finds out about those in doubt.
 
-What happens to a row is the table in `_life`: each event goes through `Engine._happen`, which carries out the reaction. State
-changes are plain methods, and only the bodies of these tasks await.
+What happens to a row is the table in `_life`: each event but "taken" goes through `Engine._happen`, which carries out the
+reaction. State changes are plain methods, and only the bodies of these tasks await.
 """
 
 from __future__ import annotations

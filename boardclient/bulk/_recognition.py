@@ -50,8 +50,9 @@ _MOST_LATEST: Final = 2**16
 
 
 class IdSet:
-    """A set of identifiers or hashes, for millions of them: the latest as they are, the others as hashes of 12 to 24 bytes each.
+    """A set of identifiers or hashes, for millions of them.
 
+    The latest are kept as they are. When these are too many, all of them become hashes of 12 to 24 bytes each.
     Hashes differ between processes, so it must not be stored.
     """
 
