@@ -302,18 +302,13 @@ class Engine:
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
         """Note the failure of a row's request."""
         self._tally.add_attempts(failure.attempts)
-        event, pause = event_of(failure, row.sends + 1, row.refusals + 1), 0.0
+        event = event_of(failure, row.sends + 1, row.refusals + 1)
         if event != "given back" and not self._hold.note_failure(failure):
             self.halt(failure if self._hold.reason is None else _waited(failure, "nothing was accepted for too long"))
+        pause: float | None = 0.0
         if event == "put off":
-            if is_throttling(failure):
-                self._turns.note_refusal(self._tally.requests, failure)
-                asked = retry_after_of(failure)
-                if asked is not None and asked > PATIENCE_SECONDS:
-                    until = moment_in(asked).astimezone().isoformat(" ", "seconds")
-                    self.halt(_waited(failure, f"the service accepts requests again at {until}"))
-            seconds = 0.0 if self.is_halted else pause_before(row, failure, self._hold)
-            event, pause = ("waited too long", 0.0) if seconds is None else (event, seconds)
+            pause = self._pause_of(row, failure)
+            event = "waited too long" if pause is None else event
         elif event in {"lost", "lost too often"}:
             row.sends += 1
             pause = _RESEND_SECONDS * 2 ** (row.sends - 1)
@@ -325,8 +320,21 @@ class Engine:
                 row.error.add_note(f"sent again: {failure}")
             else:
                 row.error = failure
-        self._happen(row, event, pause=pause)
+        self._happen(row, event, pause=pause or 0.0)
         self._note_change()
+
+    def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
+        """Return the pause before a row is sent again that is put off, None if it has waited too long.
+
+        A long `Retry-After` ends the run.
+        """
+        if is_throttling(failure):
+            self._turns.note_refusal(self._tally.requests, failure)
+            asked = retry_after_of(failure)
+            if asked is not None and asked > PATIENCE_SECONDS:
+                until = moment_in(asked).astimezone().isoformat(" ", "seconds")
+                self.halt(_waited(failure, f"the service accepts requests again at {until}"))
+        return 0.0 if self.is_halted else pause_before(row, failure, self._hold)
 
     # --- which row is sent next
 
