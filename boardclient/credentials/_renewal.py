@@ -247,6 +247,7 @@ class Renewal:
             pass
         except Exception as error:
             failure = self._failure_of(error)
+            # Without a lease the renewal has only just looked at the store. With one it may have waited for long.
             if self._may_hold_lease and await self._is_published_meanwhile():
                 failure = None
             elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
