@@ -154,7 +154,10 @@ class BoardClientError(Exception):
         return f"{type(self).__name__}({self.message!r}, effect={self.effect.name}, attempts={len(self.attempts)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (type(self), self.args, self.__dict__.copy())
+        state = self.__dict__.copy()
+        if "__notes__" in state:  # a copy gets notes of its own
+            state["__notes__"] = [*state["__notes__"]]
+        return _restore, (type(self), self.args, state)
 
 
 def _restore(cls: type[BoardClientError], args: tuple[object, ...], state: dict[str, object]) -> BoardClientError:

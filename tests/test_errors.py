@@ -209,3 +209,12 @@ def test_progress_estimates_what_is_left(done: int, total: int | None, rate: flo
 def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int) -> None:
     """A web application can answer with the suggested status, whatever the error, and a copied one too."""
     assert an_error(kind).suggested_status == copy.copy(an_error(kind)).suggested_status == status
+
+
+def test_a_copy_has_notes_of_its_own() -> None:
+    """What is added to one call's error is not in those of others that share its failure."""
+    error = BoardClientError("a")
+    error.add_note("of all")
+    other = copy.copy(error)
+    other.add_note("of one")
+    assert (error.__notes__, other.__notes__) == (["of all"], ["of all", "of one"])
