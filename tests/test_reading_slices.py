@@ -135,6 +135,7 @@ async def test_other_tasks_run_while_a_long_response_is_read() -> None:
             await session.boards.cards("b1")
         counting.cancel()
     assert (caught.value.path, caught.value.__context__) == ("[2000]", None)
+    assert [(attempt.status, attempt.effect) for attempt in caught.value.attempts] == [(200, Effect.DONE)]
 
 
 async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> None:

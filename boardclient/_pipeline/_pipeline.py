@@ -422,8 +422,12 @@ async def _gather(slices: Iterator[T], context: CallContext) -> T:
     """Read a long list, and let other tasks run after each slice."""
     context.stage = "receive"
     values: Any = []
-    for values_of_slice in slices:
-        values += values_of_slice
-        await asyncio.sleep(0)
+    try:
+        for values_of_slice in slices:
+            values += values_of_slice
+            await asyncio.sleep(0)
+    except DecodeError:
+        context.stage = "idle"
+        raise
     context.stage = "idle"
     return cast("T", values)
