@@ -136,9 +136,9 @@ def ends_run(error: object) -> bool:
     return isinstance(error, CredentialError | JournalError | SessionClosedError)
 
 
-def add_words(error: BoardClientError, words: str) -> None:
+def add_words(error: BoardClientError, words: str, joint: str = "; ") -> None:
     """Add words to the message of an error."""
-    error.message += f"; {words}"
+    error.message += joint + words
     error.args = (error.message, *error.args[1:])
 
 

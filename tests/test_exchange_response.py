@@ -15,10 +15,10 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oauth_helpers import FakeSession, waiting_provider
+from oauth_helpers import OPTIONS, FakeSession, waiting_provider
 from virtual_loop import VirtualLoop
 
-from boardclient import CredentialError, JsonValue, Response, Token
+from boardclient import CredentialError, Effect, JsonValue, Response, Token, TransportError
 from boardclient.testing import assert_no_secrets
 
 NOW = 1_700_000_000.0
@@ -172,6 +172,27 @@ def test_refusals(status: int, body: object, why: str) -> None:
     assert why_not(body, status) == why_not(body, status, parse) == f"the token exchange failed with status {why}"
 
 
+LETTERS = "CorrectHorseBattery"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"error": LETTERS}, 400),
+        ({"error_description": f"no client {LETTERS}, MDkwMDkwOWEwMDlh"}, 400),
+        ({LETTERS: 1, "id": 2}, 200),
+        ({"error": "code"}, 400),
+        ({"message": f"bad key {LETTERS[::-1]}"}, 403),
+    ],
+)
+def test_secrets_of_letters_are_not_shown(body: object, status: int) -> None:
+    """A response may repeat what was sent, where its own words and names are shown."""
+    with patch.dict(OPTIONS, {"client_secret": LETTERS, "key": LETTERS[::-1]}):
+        why = why_not(body, status)
+    assert not {LETTERS, LETTERS[::-1], "MDkwMDkwOWEwMDlh", "(code)"} & {*why.replace(",", " ").replace(";", " ").split()}
+    assert LETTERS not in why
+
+
 def test_a_refusal_in_plain_text() -> None:
     """The service's own words are shown, without what may be a secret."""
     words = "the token exchange failed with status 403; the service says: not for *** today"
@@ -207,6 +228,19 @@ def test_parse_token_that_returns_something_else(returned: Any) -> None:
     """The error for a value that is not a Token shows its type."""
     why = f"the token exchange gave no token: parse_token returned {type(returned).__name__}, not a Token"
     assert why_not({"a": 1}, parse=lambda _: returned) == f"{why}: the names in its response are a"
+
+
+def test_parse_token_that_fails_to_reach_something() -> None:
+    """Its error is no loss of the exchange's response: the code is used up, and no other is asked for."""
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        raise TransportError("no connection to the application's own service")
+
+    error = read({"a": 1}, parse=parse)
+    assert isinstance(error, CredentialError)
+    assert error.message.startswith("the token exchange gave no token: parse_token raised TransportError")
+    assert error.effect is Effect.DONE
+    assert error.args == (error.message,)
 
 
 def _frames(error: BaseException | None) -> Iterator[object]:

@@ -84,6 +84,41 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
     assert provider._state.cooldown_left == 1.0
 
 
+@virtual
+async def test_workers_are_told_once_of_a_token_that_was_refused_as_new() -> None:
+    """Twenty calls get 401 for it. The other workers of the store hear of the whole cool-down, also if the store is slow."""
+    told: list[float] = []
+
+    class Store(MemoryTokenStore):
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            await asyncio.sleep(0.4)
+            return await super().lease(account, holder, seconds)
+
+        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+            told.append(cooldown)
+            await super().release(account, holder, cooldown)
+
+    store = Store()
+    provider, session = provider_of(store=store), FakeSession(token_response())
+    first = await provider.acquire(session)
+    refused = [provider.renew(first, session), *(provider.note_refused(first, session) for _ in range(19))]
+    await asyncio.gather(*refused)
+    assert told == [0.0, 1.0]
+    assert await MemoryTokenStore.lease(store, "default", "another", 1.0) == "cooling"
+
+
+@virtual
+async def test_a_call_that_is_cancelled_while_it_tells_other_workers_leaves_no_lease() -> None:
+    store = MemoryTokenStore()
+    provider, session = provider_of(store=store), FakeSession(token_response())
+    first = await provider.acquire(session)
+    call = asyncio.ensure_future(provider.renew(first, session))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call, *session.tasks})
+    assert await store.lease("default", "another", 1.0) == "cooling"
+
+
 # --- failures
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
@@ -17,12 +17,12 @@ from urllib.parse import parse_qsl
 import attrs
 
 from boardclient import _wire
-from boardclient._redaction import raises_without_frames, redacted
-from boardclient._responses import Response, status_of
+from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
+from boardclient._responses import Response, add_words, status_of
 from boardclient._transport._values import check_root
 from boardclient.credentials._credentials import Exchange, supplied
 from boardclient.credentials._stores import GuardedStore, Token, TokenStore
-from boardclient.errors import CredentialError, DecodeError, Effect, TransportError
+from boardclient.errors import CredentialError, DecodeError, Effect
 from boardclient.models import JsonValue, check_filled, check_seconds
 
 _EXCHANGE_SECONDS: Final = 30.0
@@ -35,7 +35,9 @@ _CLIENT_ERRORS: Final = frozenset({"invalid_client", "invalid_request", "unautho
 _WORDS: Final = ("error_description", "message", "error", "detail", "title")
 """The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
 _LONGEST_WORDS: Final = 200
-_PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-9]{1,3})[.,;:!?)'\"]{0,2}")
+_LETTERS: Final = "(?:[A-Za-z]?[a-z]{1,19}|[A-Z]{1,19}|[A-Za-z]{1,8})"
+"""The letters of a word, such as "Token", "PKCE" or "OAuth". Longer ones with capitals inside may be base64."""
+_PLAIN_WORD: Final = re.compile(rf"[('\"]?(?:{_LETTERS}(?:[_'-]{_LETTERS}){{0,3}}|[0-9]{{1,3}})[.,;:!?)'\"]{{0,2}}")
 """A word that can't be a token: letters, or a short number."""
 
 
@@ -112,7 +114,8 @@ class OAuthClientConfig:
         """Send the code once, and return the token of the response. It may take `_EXCHANGE_SECONDS` if `timeout` is None.
 
         Raises:
-            CredentialError: there is no token. Its effect is that of the exchange.
+            CredentialError: the response has no token.
+            TransportError: there is no response.
         """
         fields = {
             "client_id": self.client_id,
@@ -122,25 +125,17 @@ class OAuthClientConfig:
         }
         if code_verifier is not None:
             fields["code_verifier"] = code_verifier
-        secrets = [value for name, value in fields.items() if name not in {"client_id", "redirect_uri"}]
+        secrets = forms_of([self.client_secret, code, *filter(None, (code_verifier, self.key))])
+        response = await exchange.post_form(self.auth_url + _PATH, fields, _EXCHANGE_SECONDS if timeout is None else timeout)
         try:
-            response = await exchange.post_form(self.auth_url + _PATH, fields, _EXCHANGE_SECONDS if timeout is None else timeout)
-        except TransportError as error:
-            lost = error
-        else:
-            try:
-                return await _token_of(response, self.parse_token, secrets)
-            except CredentialError as error:
-                error.message += f" (sent to {self.auth_url}{_PATH})"
-                raise
-        words = "was not sent" if lost.effect is Effect.NOT_SENT else "failed, with unknown effect"
-        failure = CredentialError(f"the token exchange {words}: {lost.message}", lost.effect)
-        failure.suggested_status = lost.suggested_status
-        raise failure from lost
+            return await _token_of(response, self.parse_token, secrets)
+        except CredentialError as error:
+            add_words(error, f"(sent to {self.auth_url}{_PATH})", " ")
+            raise
 
 
-async def _token_of(response: Response, parse: ParseToken | None, secrets: Sequence[str]) -> Token:
-    """Return the token of a response. `secrets` are what the form held, which a refusal may repeat.
+async def _token_of(response: Response, parse: ParseToken | None, secrets: frozenset[bytes]) -> Token:
+    """Return the token of a response. `secrets` are forms of what a response may repeat.
 
     The response may be a JSON object as in RFC 6749 5.1, one with a field `token`, or the same form-encoded, with any content
     type.
@@ -156,13 +151,13 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: Seque
                 "parse_token", parse, fields, is_valid=lambda made: isinstance(made, Token), expected="a Token"
             )
         except CredentialError as error:
-            failure = _no_token(f"{error.message}: {_names(fields)}", error.__cause__)
+            failure = _no_token(f"{error.message}: {_names(fields, secrets)}", error.__cause__)
         else:
             return parsed
         raise failure
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
-        raise _no_token(f"{_names(fields)}; parse_token can take it from another shape")
+        raise _no_token(f"{_names(fields, secrets)}; parse_token can take it from another shape")
     try:
         return Token(value, _end(fields.get("expires_in"), time.time()))
     except ValueError:
@@ -191,9 +186,9 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two fields of one name the first counts
 
 
-def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> CredentialError:
+def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> CredentialError:
     found = fields.get("error")  # RFC 6749, section 5.2
-    code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) else None
+    code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) and is_free_of(found.encode(), secrets) else None
     explanation = f" ({code})" if code else ""
     if response.status == 400:
         explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
@@ -205,20 +200,21 @@ def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: Seque
     return error
 
 
-def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
+def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> str:
     """Return the description of a refusal, without secrets and what may be a token."""
     texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
     if not texts and response.headers.get("Content-Type", "").startswith("text/plain"):
         texts = [response.body.decode("utf-8", "replace")]
     said = "".join(texts[:1]).encode(errors="replace")
-    plain = redacted(said, secrets, _LONGEST_WORDS).decode(errors="replace")
+    plain = masked(said, secrets, _LONGEST_WORDS).decode(errors="replace")
     shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]
     return " ".join(shown) if set(shown) - {"***"} else ""
 
 
-def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Return the names of fields in words, without those that may be a token."""
-    shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
+def _names(fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> str:
+    """Return the names of fields in words, without those that hold a secret or may be a token."""
+    named = (name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
+    shown = sorted(name for name in named if is_free_of(name.encode(), secrets))
     hidden = len(fields) - len(shown)
     return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
 

@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import attrs
 
 from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient._responses import add_words
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error, run_to_end
 from boardclient.credentials._exchange import Authorize, OAuthClientConfig, ParseToken
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
@@ -168,7 +169,7 @@ class OAuthCredentials(CredentialObserver):
             ConsentRequired: the user has to sign in.
             CredentialError: no token can be had.
         """
-        if await self._refuse(rejected):
+        if await self._refuse(rejected, exchange):
             return rejected
         return await self._wait_for_renewal(exchange)
 
@@ -190,22 +191,29 @@ class OAuthCredentials(CredentialObserver):
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that ends its call, which has renewed once already."""
-        await self._refuse(credentials)
+        await self._refuse(credentials, exchange)
 
     @property
     def _is_stale(self) -> bool:
         """Whether the store may have changed since the last look at it."""
         return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
-    async def _refuse(self, rejected: Credentials) -> bool:
+    async def _refuse(self, rejected: Credentials, exchange: Exchange) -> bool:
         """Note a 401, and return True if it is final. Then the other workers of the store cool down too."""
-        if not self._state.refuse(rejected):
-            return False
-        steps, holder = self._config.steps, secrets.token_hex(8)
+        cooldown = self._state.refuse(rejected)
+        if cooldown:
+            await asyncio.wait({exchange.spawn(self._cool_others(cooldown))})  # a cancelled caller leaves no lease behind
+        return cooldown is not None
+
+    async def _cool_others(self, seconds: float) -> None:
+        """Let no worker of the store renew the token for so long."""
+        steps, holder, answer = self._config.steps, secrets.token_hex(8), "granted"
         with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
-            if await steps.lease(holder, self._config.lease_seconds) == "granted":
-                await steps.release(holder, self._state.cooldown_left)
-        return True
+            try:
+                answer = await steps.lease(holder, self._config.lease_seconds)
+            finally:
+                if answer == "granted":  # or not known
+                    await steps.release(holder, seconds)
 
     # --- renewals
 
@@ -230,7 +238,7 @@ class OAuthCredentials(CredentialObserver):
         error, left = own_error(failure), self._state.cooldown_left
         error.effect = Effect.NOT_SENT
         if left > 0 and self._config.authorize is not None and not isinstance(error, ConsentRequired):
-            error.message += f"; the next renewal is possible in {left:.1f} s"
+            add_words(error, f"the next renewal is possible in {left:.1f} s")
         return error
 
     async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:

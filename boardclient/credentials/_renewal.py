@@ -124,18 +124,19 @@ class TokenState:
         end = self.held.stored.token.expires_at
         return end is None or time.time() < end.timestamp()
 
-    def refuse(self, rejected: Credentials) -> bool:
-        """Note a 401, and return True if it is final: the token was new, so a cool-down begins."""
+    def refuse(self, rejected: Credentials) -> float | None:
+        """Note a 401. Return None if another token may help; if none does, since the token was new, the cool-down that begins.
+
+        It is 0 if another 401 has begun it.
+        """
         with self._lock:
             held = self.held
             if held is None or held.credentials != rejected:
-                return False  # it is for an older token
+                return None  # it is for an older token
             is_first, self.credentials = self.credentials is not None, None
             if held.is_proven or held.obtained_at is None or self._clock() - held.obtained_at > _NEW_SECONDS:
-                return False
-            if is_first:
-                self.fail(CredentialError("the service refused a token as soon as it was new"))
-            return True
+                return None
+            return self.fail(CredentialError("the service refused a token as soon as it was new")) if is_first else 0.0
 
     def accept(self, credentials: Credentials) -> None:
         """Note that the service accepted the token. Earlier failures no longer count."""
@@ -144,13 +145,14 @@ class TokenState:
                 self.held.is_proven = True
                 self._failures = self.asked = 0
 
-    def fail(self, failure: CredentialError, seconds: float | None = None) -> None:
-        """Note a failed renewal. None begins for so many seconds, by default for a cool-down, which grows with each failure."""
+    def fail(self, failure: CredentialError, seconds: float | None = None) -> float:
+        """Note a failed renewal, and return for how many seconds none begins: by default a cool-down, which grows each time."""
         with self._lock:
             if seconds is None:
                 seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
                 self._failures += 1
             self._failure, self._cooling_until = failure, self._clock() + seconds
+            return seconds
 
     @property
     def cooldown_left(self) -> float:
@@ -253,8 +255,7 @@ class Renewal:
             elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
                 self._state.fail(failure, LOOK_SECONDS)
             else:
-                self._state.fail(failure)
-                cooldown = self._state.cooldown_left
+                cooldown = self._state.fail(failure)
         finally:
             if self._may_hold_lease:
                 await self._steps.release(self._holder, cooldown)
@@ -345,12 +346,15 @@ class Renewal:
         while True:
             code = await self._ask_for_code(is_first=before is None)
             try:
+                self._state.waits_for = f"the token exchange at {self.config.auth_url}"
                 token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
                 break
             except CredentialError as error:
-                if is_second or not _is_in_doubt(error):
+                if is_second or error.effect is Effect.NOT_SENT or code not in self._state.lost_codes:
                     raise
                 is_second = True
+            finally:
+                self._state.waits_for = "the token store"
         await self._publish(token, generation)
 
     async def _ask_for_code(self, *, is_first: bool) -> str:
@@ -405,24 +409,23 @@ async def exchange_once(
     """Exchange a code for a token, unless it was sent before with unknown effect.
 
     Raises:
-        CredentialError: there is no token.
+        CredentialError: there is no token. Its effect is that of the exchange.
+        SessionClosedError: the session is closed, or was closed meanwhile.
     """
     if code in state.lost_codes:
         raise CredentialError("the code was sent before, with unknown effect: send each code once")
-    state.waits_for = f"the token exchange at {config.auth_url}"
     try:
         return await config.token_for(code, exchange, timeout, code_verifier)
-    except CredentialError as error:
-        if _is_in_doubt(error):
+    except (TransportError, SessionClosedError) as error:
+        if error.effect is not Effect.NOT_SENT:  # without a response: the service may have used up the code
             state.lost_codes.add(code)
-        raise
-    finally:
-        state.waits_for = "the token store"
-
-
-def _is_in_doubt(error: CredentialError) -> bool:
-    """Return True if the exchange got no response: the service may have used up the code."""
-    return isinstance(error.__cause__, TransportError) and error.effect is not Effect.NOT_SENT
+        if isinstance(error, SessionClosedError):
+            raise
+        lost = error
+    words = "was not sent" if lost.effect is Effect.NOT_SENT else "failed, with unknown effect"
+    failure = CredentialError(f"the token exchange {words}: {lost.message}", lost.effect)
+    failure.suggested_status = lost.suggested_status
+    raise failure from lost
 
 
 def _is_code(value: Any) -> bool:
