@@ -13,7 +13,7 @@ from code_base import circles, imported_modules, imports, modules, part_of
 
 _LEVELS = [
     set[str](),  # every part that is not named below
-    {"_transport"},  # stands on the errors alone: it knows nothing of calls, operations or credentials
+    {"_transport"},  # stands on the errors alone: it knows nothing of calls and operations
     {"_wire"},
     {"_responses"},
     {"_operations"},

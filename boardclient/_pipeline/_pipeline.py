@@ -1,7 +1,7 @@
 """Runs a call in stages, within one deadline.
 
-The stages are credentials, limiter, send, interpret, renew once and retry. Each is a method of `Pipeline`. The error of an
-attempt is a value until the call is over: a raised exception keeps the frames that it passes, which hold the signed request.
+The stages are credentials, limiter, send, interpret, renew once and retry, in the methods of `Pipeline`. The error of an attempt
+is a value until the call is over: a raised exception keeps the frames that it passes, which hold the signed request.
 """
 
 from __future__ import annotations
