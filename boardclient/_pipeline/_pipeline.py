@@ -187,7 +187,7 @@ class Pipeline:
         self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: GuardedLimiter | None
     ) -> T | BoardClientError:
         """Wait for credentials and for the limiter, then send the request once."""
-        while True:
+        while True:  # again if the credentials were replaced while it waited
             if credentials is None:
                 obtained = await self._obtain(context, None)
                 if isinstance(obtained, CredentialError):

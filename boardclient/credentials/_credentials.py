@@ -1,4 +1,7 @@
-"""Credentials, the protocol of what provides them, and the guards of applications' code (interface section 5). No I/O."""
+"""Credentials, the protocol of what provides them, and the guards of applications' code (interface section 5).
+
+Nothing is read or written here. `supplied` and `run_to_end` run code in tasks, also for stores and for `web`.
+"""
 
 from __future__ import annotations
 
