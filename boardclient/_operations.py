@@ -455,9 +455,7 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
-def outcome_of(
-    request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
-) -> T | BoardClientError:
+def outcome_of(request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str) -> T | BoardClientError:
     """Return the outcome of an unsuccessful response, or of a request that got no response: nearly always an error.
 
     A DELETE that gets 404 after an attempt of unknown effect counts as done, and has a value: that attempt may have deleted the
@@ -485,7 +483,7 @@ def outcome_of(
     return error
 
 
-def unreadable(request: Request[T], error: DecodeError, response: RawResponse, host: str = "the service") -> DecodeError:
+def unreadable(request: Request[T], error: DecodeError, response: RawResponse, host: str) -> DecodeError:
     """Return the error of a success that can't be read. It replaces `error`, whose frames hold the body.
 
     It shows the beginning of a body of another kind. The credentials in the response are redacted already.

@@ -175,7 +175,7 @@ def response_of(response: RawResponse) -> Response:
     return Response(response.status, CIMultiDict(response.headers), response.body)
 
 
-def api_error(line: str, response: RawResponse, now: float, host: str = "the service") -> ApiError:
+def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiError:
     """Return the error of an unsuccessful response. Its credentials are redacted."""
     meaning, asked = status_of(response.status), retry_after(response.headers, now)
     body = response.body[:BODY_KEPT_BYTES]

@@ -23,11 +23,11 @@ NOW = 1_800_000_000.0
 def interpret(request: Any, response: RawResponse, now: float) -> Any:
     """Return the value of a response, or its error if there was no earlier attempt."""
     if not response.is_success:
-        return ops.outcome_of(request, response, Effect.NOT_SENT, now)
+        return ops.outcome_of(request, response, Effect.NOT_SENT, now, "the service")
     try:
         return request.definition.read(response, request)
     except DecodeError as error:
-        return ops.unreadable(request, error, response)
+        return ops.unreadable(request, error, response, "the service")
 
 
 DUE = datetime(2027, 1, 2, 5, 4, 5, 250000, tzinfo=timezone(timedelta(hours=2)))

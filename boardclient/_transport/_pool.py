@@ -294,7 +294,7 @@ class DirectTransport:
         self._heads: Final[dict[tuple[str, str, str | None], tuple[Prototype, bytes]]] = {}
 
     def plan(
-        self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
+        self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None
     ) -> tuple[Prototype, bytes] | None:
         """Return the prototype to connect with and the bytes to write, or None if `ClientSessionTransport` is needed."""
         key = (method, url, None if body is None else content_type)

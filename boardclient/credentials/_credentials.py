@@ -72,7 +72,7 @@ class Credentials:
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
         object.__setattr__(self, "_fields", _wire.encode(pairs)[:-1] + b",")
 
-    def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
+    def sign(self, request: Request[Any], place: CredentialsIn) -> SignedRequest:
         """Return the request with the credentials in its JSON body or its query.
 
         They go into the query if there is no body, or if `place` is "query". A token without a key always goes into the query
@@ -84,7 +84,7 @@ class Credentials:
             return SignedRequest(request.target, signed)
         return SignedRequest(f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body)
 
-    def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
+    def show(self, request: Request[Any], root: str, place: CredentialsIn, *others: Credentials) -> ShownRequest:
         """Return the request as errors show it. `root` is the base URL.
 
         `***` stands in place of these and the other credentials.
