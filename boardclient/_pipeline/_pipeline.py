@@ -316,32 +316,24 @@ class Pipeline:
 
     async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
         """Repeat the request as the policy says, after a first attempt that failed."""
-        last: T | BoardClientError | None = first
 
         async def attempt() -> T | BoardClientError:
-            nonlocal last
             context.waits_for = None
             outcome = await self._attempt(request, context, self._guarded_provider.current())
-            last = outcome = await self._renewed(request, context, outcome)
-            return outcome
+            return await self._renewed(request, context, outcome)
 
-        def pause(seconds: float) -> None:
-            if _is_left_to_run(request, context, last):
-                raise _LeftToRun
+        def may_pause(seconds: float) -> bool:
+            if _is_left_to_run(request, context, context.last_error):
+                return False
             self._pause(context, seconds)
+            return True
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
         context.is_recorded = True
-        try:
-            value = await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
-        except _LeftToRun:
-            pass
-        else:
-            if not (context.options.is_of_run and isinstance(last, BoardClientError)):
-                return value
-        if isinstance(last, BoardClientError):
-            raise last
-        return cast("T", last)  # a policy that repeats successes: the run takes the first
+        value = await self.policy.drive(request.operation, attempt, may_pause, first, context.seconds_since_beginning)
+        if context.options.is_of_run and context.last_error is not None:  # the run gets no value of a `retry_error_callback`
+            raise context.last_error
+        return value
 
     def _pause(self, context: CallContext, seconds: float) -> None:
         """Note a pause before it begins, or raise the last error if it may not begin."""
@@ -375,17 +367,13 @@ class Pipeline:
         return account if isinstance(account, str) else None
 
 
-class _LeftToRun(Exception):  # noqa: N818 -- it never leaves this module
-    """A policy would repeat what only the bulk run may repeat."""
-
-
-def _is_left_to_run(request: Request[Any], context: CallContext, outcome: object) -> bool:
-    """Return True if the bulk run decides about an outcome itself: a success, a 429, or a creation that may have been done."""
+def _is_left_to_run(request: Request[Any], context: CallContext, error: BoardClientError | None) -> bool:
+    """Return True if the bulk run decides itself: about a success (None), a 429, or a creation that may have been done."""
     if not context.options.is_of_run:
         return False
-    if not isinstance(outcome, BoardClientError) or is_throttling(outcome):
+    if error is None or is_throttling(error):
         return True
-    return not request.repeatable and outcome.effect in {Effect.UNKNOWN, Effect.DONE}
+    return not request.repeatable and error.effect in {Effect.UNKNOWN, Effect.DONE}
 
 
 def _nothing() -> None:
