@@ -129,19 +129,23 @@ class Pipeline:
             del error, outcome  # the error would be in a reference cycle with this frame
 
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
-        """Return the exception that a call ends with, with the history and without the frames that hold the signed request."""
+        """Return the exception that a call ends with, without the frames that hold the signed request."""
+        frames = None
         if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
-            frames = _application_traceback(raised) if context.stage == "idle" else None
+            if context.stage == "idle":
+                frames = _application_traceback(raised)
             if frames is None:
                 raised = _unexpected(request.line, raised, context.effect)
-        else:
-            frames = None
         error = context.note_end(self._core.host, raised) or raised
         raised.__traceback__ = frames
         if frames is None:
             raised.__context__ = None
-        if not isinstance(error, BoardClientError):
-            return error
+        if isinstance(error, BoardClientError):
+            self._complete(error, request, context)
+        return error
+
+    def _complete(self, error: BoardClientError, request: Request[Any], context: CallContext) -> None:
+        """Write the effect, the history and the request of a call into its error."""
         error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
         error.attempts = context.attempts
         error.repeatable = request.repeatable
@@ -154,7 +158,6 @@ class Pipeline:
             error.shown_request = signed_with.show(request, self._root, self.credentials_in, *context.rejected_credentials)
         if context.activity is not None:
             context.activity.effect, error.call_id = error.effect, context.activity.call_id
-        return error
 
     def _activity_of(self, request: Request[Any]) -> Activity:
         """Begin the activity of a call."""
