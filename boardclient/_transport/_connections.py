@@ -71,19 +71,20 @@ class ConnectionQueue:
     def __init__(self, acquired: Sized, most: int) -> None:
         self._acquired: Final = acquired
         self._most: Final = most
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self.waiting: Final[dict[asyncio.Future[None], None]] = {}
+        """The requests that wait."""
         self._resumed = 0
         """How many requests were resumed and have not acquired their connection yet."""
         self.limit = most
         """The number of connections in use from which on a request has to wait. It is 0 while others wait."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     async def wait(self, traces: Sequence[Trace] = ()) -> None:
         """Wait for a free connection, which the caller acquires at once."""
         entry = asyncio.get_running_loop().create_future()
-        self._waiting[entry] = None
+        self.waiting[entry] = None
         self.limit = 0
         try:
             for trace in traces:
@@ -92,8 +93,8 @@ class ConnectionQueue:
             for trace in traces:
                 await trace.send_connection_queued_end()
         except BaseException:
-            if entry in self._waiting:
-                del self._waiting[entry]
+            if entry in self.waiting:
+                del self.waiting[entry]
             else:
                 self._resumed -= 1
             self.resume()
@@ -103,16 +104,16 @@ class ConnectionQueue:
 
     def resume(self) -> None:
         """Resume as many requests as connections are free."""
-        while self._waiting and len(self._acquired) + self._resumed < self._most:
-            entry = next(iter(self._waiting))
-            del self._waiting[entry]
+        while self.waiting and len(self._acquired) + self._resumed < self._most:
+            entry = next(iter(self.waiting))
+            del self.waiting[entry]
             self._resumed += 1
             if not entry.done():  # otherwise its request was cancelled, and will resume another one
                 entry.set_result(None)
         self._update_limit()
 
     def _update_limit(self) -> None:
-        self.limit = 0 if self._waiting else self._most - self._resumed
+        self.limit = 0 if self.waiting else self._most - self._resumed
 
 
 class Connector(aiohttp.TCPConnector):
@@ -150,7 +151,7 @@ class Connector(aiohttp.TCPConnector):
 
     def _release_waiter(self) -> None:
         """Resume requests that wait, whenever aiohttp releases a connection."""
-        if not self.queue.limit:
+        if self.queue.waiting:
             self.queue.resume()
         super()._release_waiter()
 
@@ -186,7 +187,7 @@ class Connector(aiohttp.TCPConnector):
         else:  # what `_release` does then
             self._acquired.discard(protocol)
             self._conns[key].append((protocol, monotonic()))
-            if not self.queue.limit:
+            if self.queue.waiting:
                 self.queue.resume()
 
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
@@ -260,7 +261,7 @@ class Protocol(ResponseHandler):
         transport.write(wire)
 
     def is_connected(self) -> bool:
-        """Return True if a request can be written to an idle connection."""
+        """Return True if a request can be written to an idle connection, which aiohttp's connector asks too."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return False
@@ -268,7 +269,7 @@ class Protocol(ResponseHandler):
         return not (self._buffer or self._tail or self._should_close or self._unread(0))
 
     def can_be_written(self) -> bool:
-        """Return True if a request can be written to the connection, new or not."""
+        """Return True if a request can be written to a connection, new or not, right after it was acquired."""
         return self.transport is not None and not self.transport.is_closing() and not self.has_ended()
 
     def has_ended(self) -> bool:
