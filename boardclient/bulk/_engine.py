@@ -30,8 +30,7 @@ from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
-from boardclient.bulk._tasks import to_the_end
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of, to_the_end
 from boardclient.errors import Attempt, BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.events import BulkPhase, WaitReason
 from boardclient.models import Card, check_identifier

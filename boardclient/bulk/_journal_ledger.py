@@ -19,7 +19,7 @@ from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
 from boardclient.bulk._life import Row, RowAction, RowKey
 from boardclient.bulk._recognition import Content, IdSet
-from boardclient.bulk._tasks import to_the_end
+from boardclient.bulk._waiting import to_the_end
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft
 

@@ -18,7 +18,7 @@ from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.bulk._source import open_source
-from boardclient.bulk._tasks import to_the_end
+from boardclient.bulk._waiting import to_the_end
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft
 

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from itertools import chain, count, islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from boardclient.bulk._tasks import to_the_end
+from boardclient.bulk._waiting import to_the_end
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """What the requests of a run wait for: outages, missing consent, refusals with 429, limiters and connections.
 
-Each wait is bounded, but for consent.
+Each wait is bounded, but for consent. `to_the_end` waits for tasks of a run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn, GuardedLimiter
@@ -315,3 +315,27 @@ def _most_queued(limiter: Limiter | None) -> int:
     if not isinstance(limiter, Pace):
         return 1
     return limiter.workers if limiter.rate is None else 1 + int(limiter.rate * _QUEUED_SECONDS)
+
+
+# --- what ends with a run
+
+
+async def to_the_end(task: asyncio.Future[Any], *, cancels: bool = False) -> None:
+    """Wait until a task or future is done, and raise its error. A cancellation of the caller is raised afterwards.
+
+    With `cancels` it also cancels the task.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancellation = error
+            if cancels:
+                task.cancel()
+    if cancellation is not None:
+        with contextlib.suppress(asyncio.CancelledError):
+            task.exception()  # retrieved, so that asyncio does not log it
+        raise cancellation
+    if not task.cancelled():  # before it began
+        task.result()
