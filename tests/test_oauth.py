@@ -86,7 +86,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
 
 @virtual
 async def test_workers_are_told_once_of_a_token_that_was_refused_as_new() -> None:
-    """Twenty calls get 401 for it. The other workers of the store hear of the whole cool-down, also if the store is slow."""
+    """Twenty calls get 401 for it. The other workers of the store receive the whole cool-down, also if the store is slow."""
     told: list[float] = []
 
     class Store(MemoryTokenStore):
