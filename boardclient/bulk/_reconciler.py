@@ -180,31 +180,46 @@ class Reconciler:
         A card whose identifier is known is a row's if it shows its secret marker. If it shows another marker of the row, equals
         the row, or was named by its response, that is not clear.
         """
-        known = listing.recycled
-        found, unclear = self.markers.match(rows, [*listing.unaccounted, *(known if self.markers.are_secret else ())])
-        shows, shared = self.markers.match(rows, () if self.markers.are_secret else known)
-        given, copies = {card.id for card in found.values()}, listing.copies()
+        trusted = listing.recycled if self.markers.are_secret else ()
+        marked, unclear_marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
         claims = {
             place: Claim(self.markers.content(row), digest(row.draft), self._since(row))
             for place, row in enumerate(rows)
-            if place not in found and place not in unclear
+            if place not in marked and place not in unclear_marked
         }
         earlier = {place: Claim(doubt.content, b"%d" % doubt.seq, 0) for place, doubt in enumerate(others, len(rows))}
-        free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in given]
-        equal, equally = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
-        recycled, by_id = EqualCards(known, evidence.fields), {card.id: card for card in chain(listing.unaccounted, known)}
-        for place, claim in claims.items():
-            draft = rows[place].draft
-            # The card of a row that is the same is that row's.
-            cards = [card for card in recycled.to(claim.content) if not self._board.is_noted(card.id, draft)]
-            cards += shared.get(place, [shows[place]] if place in shows else [])
-            if place in equal and (cards or _is_copy(equal[place], draft, copies) or not evidence.shows_as_sent(draft.list_id)):
+        owned = {card.id for card in marked.values()}
+        free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in owned]
+        equal, unclear_equal = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
+        known, copies = self._known_cards(rows, claims, listing, evidence), listing.copies()
+        by_id = {card.id: card for card in chain(listing.unaccounted, listing.recycled)}
+        for place in claims:
+            row, cards = rows[place], known[place]
+            if place in equal and (
+                cards or _is_copy(equal[place], row.draft, copies) or not evidence.shows_as_sent(row.draft.list_id)
+            ):
                 cards.append(equal.pop(place))
-            if place not in equal and (named := by_id.get(rows[place].named or "")) is not None:
+            if place not in equal and (named := by_id.get(row.named or "")) is not None:
                 cards.append(named)
             if cards:
-                equally[place] = list({card.id: card for card in chain(equally.get(place, ()), cards)}.values())
-        return {**found, **equal}, {**unclear, **equally}
+                unclear_equal[place] = list({card.id: card for card in chain(unclear_equal.get(place, ()), cards)}.values())
+        return {**marked, **equal}, {**unclear_marked, **unclear_equal}
+
+    def _known_cards(
+        self, rows: Sequence[Row], claims: Mapping[int, Claim], listing: Listing, evidence: Evidence
+    ) -> dict[int, list[Card]]:
+        """Return the cards with known identifiers that may be a row's by now, for each claim."""
+        recycled = listing.recycled
+        marked, unclear = self.markers.match(rows, () if self.markers.are_secret else recycled)
+        equal = EqualCards(recycled, evidence.fields)
+        return {
+            place: [
+                # The card of a row that is the same is that row's.
+                *(card for card in equal.to(claim.content) if not self._board.is_noted(card.id, rows[place].draft)),
+                *unclear.get(place, [marked[place]] if place in marked else []),
+            ]
+            for place, claim in claims.items()
+        }
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
         """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too."""
