@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -48,7 +49,8 @@ class Database:
         self.where = checked_place(where)
         self.is_file = "://" not in self.where
         url = f"sqlite+aiosqlite:///{self.where}" if self.is_file else f"postgresql+asyncpg://{self.where.partition('://')[2]}"
-        options: dict[str, Any] = {"connect_args": {"timeout": 30.0}} if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
+        of_file: dict[str, Any] = {"connect_args": {"timeout": 30.0, "factory": _Connection}}
+        options: dict[str, Any] = of_file if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
         if not keeps_connections:
             options = {"connect_args": options.get("connect_args", {}), "poolclass": sa.NullPool}
         self._synchronous = "FULL" if is_durable else "NORMAL"
@@ -117,6 +119,15 @@ class Database:
         connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
         for pragma in (f"synchronous = {self._synchronous}", "journal_mode = WAL", "busy_timeout = 30000"):
             connection.execute(f"PRAGMA {pragma}")
+
+
+class _Connection(sqlite3.Connection):
+    """Ends its transaction when it is closed, which SQLite leaves until every cursor is gone, those of cancelled tasks too."""
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # it is closed already
+            self.rollback()
+        super().close()
 
 
 def checked_place(where: str | os.PathLike[str]) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import sqlalchemy as sa
 
 from boardclient import Card, CardDraft, JournalError
 from boardclient._database import Database
@@ -18,7 +23,7 @@ from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._life import Row
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report
-from boardclient.distributed._ledger import CLOSING, dump_audit, read_states
+from boardclient.distributed._ledger import CLOSING, dump_audit, jobs, read_states
 from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
@@ -141,6 +146,38 @@ async def test_tasks_do_not_travel_to_other_hosts_in_clear_text() -> None:
             DaskRun([], scheduler=address)
     options: dict[str, Any] = {"scheduler": "tls://far.example:8786"}
     DaskRun([], **options)
+
+
+async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_path: Path) -> None:
+    """Also while something holds its cursor, as the traceback of its error does."""
+    path = tmp_path / "cards.ledger"
+    await plan(DRAFTS, "b1", path)
+    database, loop, is_cancelled, errors = Database(path), asyncio.get_running_loop(), threading.Event(), []
+
+    def cancel(statement: str) -> None:
+        if statement.startswith("SELECT"):
+            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(is_cancelled.set)
+            is_cancelled.wait(10)
+
+    def connected(connection: Any, _: object) -> None:
+        connection.run_async(lambda driver: driver.set_trace_callback(cancel))
+
+    sa.event.listen(database._engine.sync_engine, "connect", connected)
+
+    async def read() -> None:
+        try:
+            async with database.begin() as connection:
+                await connection.execute(sa.select(jobs.c.job))
+        except asyncio.CancelledError as error:
+            errors.append(error)
+
+    task = asyncio.ensure_future(read())
+    await task
+    assert errors
+    with contextlib.closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+    await database.aclose()
 
 
 async def test_a_database_that_can_not_be_used_is_named() -> None:
