@@ -39,7 +39,7 @@ def board_recording_options() -> Mapping[str, object]:
 def board_recording(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, board_recording_options: Mapping[str, object]
 ) -> Iterator[None]:
-    """Replay the requests of one test, or record them with `--board-record`.
+    """Replay the requests of one test, or record them with `--board-record`. A test that fails leaves its recording as it was.
 
     The file is `recordings/MODULE/TEST.har` beside the test's module. While it is replayed, the environment variables are those
     of the service that replays it.
@@ -50,8 +50,13 @@ def board_recording(
     name = quote(request.node.nodeid.partition("::")[2].replace("::", "."), safe="[]")
     path = request.path.parent / "recordings" / request.path.stem / f"{name}.har"
     if request.config.getoption("--board-record"):
-        with record(path, secrets=options["secrets"]):  # type: ignore[arg-type]  # -- the application's choice
+        beside, failed = path.with_name(f"{path.name}.new"), request.session.testsfailed
+        with record(beside, secrets=options["secrets"]):  # type: ignore[arg-type]  # -- the application's choice
             yield
+        if request.session.testsfailed == failed:
+            beside.replace(path)
+        else:  # what a failed test has recorded is of no use
+            beside.unlink()
     elif not path.exists():
         pytest.fail(f"{path} does not exist: run the test with --board-record to record it", pytrace=False)
     else:

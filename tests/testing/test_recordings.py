@@ -404,3 +404,7 @@ def test_a_test_is_recorded_and_replayed_from_then_on(
     path.write_text(path.read_text().replace("create(name", "create(name + '!'"))
     assert outcomes() == ({"passed": 1, "failed": 3, "errors": 3}, 7)
     assert "test_invite[c].har does not fit: POST /1/boards" in outcomes.text
+    recorded = {path: path.read_bytes() for path in files}
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", "")
+    assert outcomes("--board-record") == ({"failed": 4}, 7)  # a test that fails leaves its recording as it was
+    assert {path: path.read_bytes() for path in pytester.path.glob("recordings/test_it/*")} == recorded
