@@ -51,7 +51,8 @@ def find_location(path: str | os.PathLike[str]) -> Path:
         given.parent.resolve(strict=True)
         found = given.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise JournalError(f"the folder of the journal {given} can't be used ({error}): create it first") from error
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"can't be used ({error})"
+        raise JournalError(f"{given}: its folder {why}: create it, or check the path") from error
     kind = _file_system(found.parent)
     if kind in _REMOTE:
         raise JournalError(

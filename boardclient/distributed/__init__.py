@@ -8,19 +8,22 @@
 It needs the extra `workers`. docs/distributed.md is its guide.
 """
 
-from boardclient.distributed._jobs import (
-    Job,
-    PartStatus,
-    drain,
-    import_part,
-    import_part_now,
-    plan,
-    plan_many,
-    report,
-    results,
-    status,
-)
-from boardclient.distributed._token_store import SqlTokenStore
+from boardclient._environment import requires_extra
+
+with requires_extra("workers", "boardclient.distributed"):
+    from boardclient.distributed._jobs import (
+        Job,
+        PartStatus,
+        drain,
+        import_part,
+        import_part_now,
+        plan,
+        plan_many,
+        report,
+        results,
+        status,
+    )
+    from boardclient.distributed._token_store import SqlTokenStore
 
 __all__ = [
     "Job",
