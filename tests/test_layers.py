@@ -38,7 +38,7 @@ _OWNERS = {
     "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"testing"},
     "rich": {"cli"},
-    "sqlite3": {"bulk", "credentials", "distributed"},
+    "sqlite3": {"bulk", "credentials", "distributed", "_database"},
     "tenacity": {"retry"},
     "fastapi": {"integrations"},
     "litestar": {"integrations"},

@@ -17,7 +17,7 @@ import boardclient
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
-from boardclient.cli._output import local, out_json, out_table, show
+from boardclient.cli._output import local, note, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
 from boardclient.cli._running import Client, prints, runs
 
@@ -64,6 +64,8 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
         member = await session.members.me()
     await settings.keep(token)
+    if settings.token is not None:
+        note("BOARDCLIENT_TOKEN is set: commands use it in place of this sign-in")
     profile = settings.profile
     return {"service": profile.base_url, "account": _name_of(member), "kept_in": profile.place}
 

@@ -156,6 +156,17 @@ def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:
     )
 
 
+def _filled(value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("it is empty")
+    return value
+
+
+def name_argument(text: str) -> Callable[[_F], _F]:
+    """Declare the NAME of what a command creates. An import refuses empty ones, too."""
+    return click.argument("name", type=_filled, metavar="NAME", help=text)
+
+
 _KNOWN = "An identifier, or the name of a board that this machine has created or named."
 board_argument = click.argument("board", metavar="BOARD", shell_complete=_complete_board, help=_KNOWN)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where nobody can answer.")

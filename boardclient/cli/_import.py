@@ -143,7 +143,7 @@ def import_(**options: Any) -> None:
     \b
     Exit codes:
       0         every row exists exactly once
-      1         some rows failed, or the board shows lost or second cards; each is named on stderr
+      1         some rows failed, or the board shows lost or second cards; each failed row and second card is named
       2         bad usage, file or journal, or rows equal cards that were there before; no card was created
       3         nothing failed, but some rows are not proven to exist; each is named on stderr
       4         no credentials, or the service refuses them
@@ -206,13 +206,13 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     with ExitStack() as opened:
         decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
         decide = opened.enter_context(rehearsed(decided, identity))
-        plans, places = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
+        plans, places = await check(rows(), decide, existing)
     _settle_existing(existing, plans, options)
     if options.preview:
         counts = {
-            "would_create": plans["send"] + plans["again"] - len(existing.rows),
+            "would_create": plans["send"] - len(existing.rows),
             "already": plans["done"] + len(existing.rows),
-            "failed": plans["again"],
+            "failed": 0 if journal is None else read_journal(journal).counts["failed"],
             "unknown": plans["in doubt"],
         }
         show("nothing was sent", {"preview": True, **counts}, options.fields)
@@ -304,10 +304,10 @@ class Existing:
             self.unclear += card not in self._same.to(content)
 
 
-async def check(rows: _rows.Rows, decide: Rehearsal, known: int, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
+async def check(rows: _rows.Rows, decide: Rehearsal, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
     """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
 
-    The counts are "send", "again" for what an earlier run left, "done" and "in doubt". `known` rows are in the journal.
+    The counts are "send", "done" and "in doubt".
 
     Raises:
         UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
@@ -320,12 +320,12 @@ async def check(rows: _rows.Rows, decide: Rehearsal, known: int, existing: Exist
             problems.add(row)
             continue
         try:
-            ((seq, action, _),) = decide([(key_of(index, row.draft), row.draft)])
+            ((_, action, _),) = decide([(key_of(index, row.draft), row.draft)])
         except JournalError as error:
             problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
         else:
             places[row.place] += 1
-            plans["again" if action == "send" and seq <= known else action] += 1
+            plans[action] += 1
             if action == "send":
                 existing.take(index, row)
         index += 1

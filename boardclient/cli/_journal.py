@@ -16,7 +16,7 @@ from boardclient.bulk import Content
 from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError, UsageError
-from boardclient.cli._output import LINES, first_lines, note, out, plural, quoted, show, show_all
+from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show, show_all
 from boardclient.cli._running import Client, confirm, in_steps, prints, runs
 
 commands = Group("journal")
@@ -102,6 +102,9 @@ async def journal_resolve(
     if row is not None:
         key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
         resolve(file, key, card_id=card_id, absent=absent)
+        if card_id not in {None, *(card.card_id for item in unknown if item.row.key == key for card in item.candidates)}:
+            note(f"{card_id} is none of the cards that may be its own: look at the board", fg="yellow")
+        out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
         return
     if accept:
         taken = {item.detail for item in read_rows(file, "done")}
@@ -218,7 +221,8 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     Example:  boardclient undo cards.csv.journal
     """
     client.stopping.hint = "the same command line does the rest"
-    identity = read_journal(file).identity
+    summary = read_journal(file)
+    identity = summary.identity
     if identity.get("service") != client.session.identity["service"]:
         raise UsageError(f"{file} is the journal of {identity.get('service')}; give --base-url")
     note_undone(file, ())  # raises while a run uses the journal
@@ -245,6 +249,8 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     counts = {"deleted": len(work.gone) - gone, "kept": len(work.kept), "gone": gone, "failed": len(failures)}
     cards = None if fields is None else [{"id": card.id, "name": card.name, "why": why} for card, why in work.kept]
     show("undone", {**counts, "cards": cards}, fields)
+    if unknown := summary.counts.get("unknown", 0):
+        note(f"{plural(unknown, 'row')} may have a card that is left: boardclient journal resolve {file}", fg="yellow")
     for text in failures[:LINES]:
         note(text, fg="red")
     if failures:

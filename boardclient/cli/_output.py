@@ -96,10 +96,14 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    table.add_row(*(Text(name, style="bold") for name in header))
+    table.add_row(*(Text().append(name, "bold") for name in header))  # the blanks behind a name are not bold
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))
-    Console(width=_WIDEST).print(table)
+    console = Console(width=_WIDEST)
+    with console.capture() as drawn:
+        console.print(table)
+    for line in drawn.get().splitlines():
+        click.echo(line.rstrip(), file=sys.stdout)
 
 
 def note(text: str, *, fg: str | None = None) -> None:

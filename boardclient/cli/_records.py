@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from boardclient.cli import _drawing
-from boardclient.cli._app import Group, board_argument, board_option, json_option, timezone_option, yes_option
+from boardclient.cli._app import Group, board_argument, board_option, json_option, name_argument, timezone_option, yes_option
 from boardclient.cli._errors import UsageError
 from boardclient.cli._output import local, note, quoted, show, show_all
 from boardclient.cli._profiles import Settings
@@ -53,7 +53,7 @@ def board_group() -> None:
 
 
 @board_group.command("create")
-@click.argument("name", metavar="NAME", help="The board's name.")
+@name_argument("The board's name.")
 @click.option(
     "--default-lists/--no-default-lists", default=None, help="Create To Do, Doing and Done.", show_default="the service decides"
 )
@@ -120,7 +120,7 @@ def list_group() -> None:
 
 
 @list_group.command("create")
-@click.argument("name", metavar="NAME", help="The list's name.")
+@name_argument("The list's name.")
 @board_option("The board that gets the list.", required=True)
 @click.option("--pos", metavar="POS", help="The position: top, bottom, or another value that the service accepts.")
 @prints("list created", *_LIST, writes=True)
@@ -172,7 +172,7 @@ class _WaitingTold:
 
 
 @card_group.command("create")
-@click.argument("name", metavar="NAME", help="The card's name.")
+@name_argument("The card's name.")
 @_into_list
 @_card_board
 @click.option("--desc", metavar="TEXT", help="The description.")

@@ -17,7 +17,7 @@ import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
 from boardclient.cli._app import json_option
-from boardclient.cli._errors import CommandError, UsageError
+from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
@@ -103,8 +103,8 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
         if not received:
             raise
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-        code, text = 4, f"error: {error}; {_profiles.advice()}"
-    except boardclient.JournalError as error:
+        code, text = 4, f"error: {error}"
+    except (boardclient.JournalError, ModuleNotFoundError) as error:  # an extra is not installed
         code, text = 2, f"error: {error}"
     except ValueError as error:
         # The package's message names its parameter, which is an option here.
@@ -161,15 +161,18 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     stopping = Stopping()
 
     async def in_session() -> None:
-        settings = _settings()
-        async with settings.session(await settings.credentials()) as session:
-            client = Client(session, settings, board or "", stopping)
-            try:
+        client: Client | None = None
+        try:
+            settings = _settings()
+            async with settings.session(await settings.credentials()) as session:
+                client = Client(session, settings, board or "", stopping)
                 await work(client)
-            except boardclient.NotFoundError as error:
-                if board is None:
-                    raise
-                raise CommandError(f"{error}{client.advice()}") from None
+        except boardclient.NotFoundError as error:
+            if board is None or client is None:
+                raise
+            raise CommandError(f"{error}{client.advice()}") from None
+        except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
+            raise NoCredentialsError(f"{error}; {_profiles.advice()}") from None
 
     run(in_session, writes=writes, stopping=stopping)
 

@@ -45,7 +45,9 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
     async with _listening(settings.redirect_uri, answer) as redirect_uri:
         address = _address(settings, redirect_uri, answer.state, verifier)
         note(f"Sign in at: {address}")
-        note("The browser comes back by itself. If it can't, paste the code, or the address at which it has ended, here.")
+        is_local = urlsplit(redirect_uri).hostname in _LOOPBACK
+        paste = "The browser comes back by itself. If it can't, paste" if is_local else "Paste"
+        note(f"{paste} the code, or the address at which it has ended, here.")
         # Not in a thread that the loop waits for: a browser in the terminal runs until the user ends it.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         with _reading_pasted(answer):
@@ -77,7 +79,9 @@ class _Answer:
     def paste(self, text: str) -> None:
         """Take what the user has pasted: a code, or an address with one."""
         if "?" in text or "state=" in text:
-            note(self.redirect(text.partition("?")[2] or text))
+            said = self.redirect(text.partition("?")[2] or text)
+            if not self.code.done():
+                note(said)
         else:
             self._settle(text)
 

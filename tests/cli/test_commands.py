@@ -311,11 +311,34 @@ def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board
 
 
 @pytest.mark.parametrize(
-    ("missing", "code", "words"),
-    [("click", 2, "pip install 'boardclient[cli]'"), ("importlib", 1, "ModuleNotFoundError")],
+    ("missing", "command", "code", "words"),
+    [
+        ("click", ["--version"], 2, "pip install 'boardclient[cli]'"),
+        ("importlib", ["--version"], 1, "ModuleNotFoundError"),
+        ("sqlalchemy", ["ledger", "status", "--ledger", "x"], 2, "error: boardclient.distributed needs sqlalchemy: pip install"),
+    ],
 )
-def test_only_a_missing_extra_is_blamed_on_it(missing: str, code: int, words: str) -> None:
-    program = f"import sys; sys.modules[{missing!r}] = None; from boardclient.cli import main; sys.exit(main(['--version']))"
+def test_only_a_missing_extra_is_blamed_on_it(missing: str, command: list[str], code: int, words: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from boardclient.cli import main; sys.exit(main({command!r}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", [["board", "create"], ["list", "create", "--board", "b"], ["card", "create", "--list", "l"]])
+def test_an_empty_name_is_refused(cli, command: list[str]) -> None:
+    """A variable of the shell may not be set. An import refuses such a row, too."""
+    code, out, err = cli(*command, " ")
+    assert (code, out) == (2, "")
+    assert "Invalid value for 'NAME': it is empty" in err
+
+
+def test_a_table_is_no_wider_than_its_longest_line(cli, board_service: BoardService, monkeypatch) -> None:
+    """Blanks behind the last cell would break each line of a narrow terminal in two."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal)
+        cli("doctor")
+    assert len(terminal.getvalue().splitlines()) > 4
+    assert not any(line.endswith(" ") for line in terminal.getvalue().splitlines())

@@ -129,8 +129,9 @@ def test_an_output_that_cannot_be_written_is_one_line(cli, board, tmp_path: Path
 
 
 def test_a_list_is_written_by_name_if_the_name_is_unique(cli, board_service: BoardService, board, exported) -> None:
-    for name in ("Twin", "Twin", board.todo, " padded ", ""):
+    for name in ("Twin", "Twin", board.todo, " padded ", "To be nameless"):
         cli("list", "create", name, "--board", board.board)
+    next(item for item in board_service.rules.lists.values() if item.name == "To be nameless").name = ""
     ids = [item for item in board_service.rules.lists if board_service.rules.lists[item].board_id == board.board]
     for list_id in ids:
         cli("card", "create", list_id, "--list", list_id)

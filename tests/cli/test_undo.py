@@ -252,8 +252,8 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
     assert "may be its own" in json.loads(cli("journal", "resolve", journal, "--json").out)[0]["reason"]
     first, second = (line.split("\t") for line in cli("journal", "resolve", journal).out.splitlines())
     assert (first[:4], second[:2]) == (["r-2", "card 2", card_id, "card 2!"], ["r-4", "card 4"])
-    assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, "", "")
-    assert cli("journal", "resolve", journal, "r-4", "--absent") == (0, "", "")
+    assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, f"reference 'r-2' has the card {card_id}\n", "")
+    assert cli("journal", "resolve", journal, "r-4", "--absent").out == "reference 'r-4' has no card: the next import sends it\n"
     assert cli("journal", "resolve", journal) == (0, "", "")
     assert counts(summary(cli(*unknown, "--json").out)) == {"created": 1, "already": 5, "failed": 0, "unknown": 0}
     assert names(board_service) == sorted([*(f"card {n}" for n in (1, 3, 4, 5, 6)), "card 2!"])
@@ -284,6 +284,19 @@ def on_a_terminal(cli, monkeypatch, *argv: str) -> str:
         patched.setattr(sys, "stdout", terminal)
         cli(*argv)
     return terminal.getvalue()
+
+
+def test_an_undo_says_that_unknown_rows_may_have_cards(cli, unknown) -> None:
+    code, _, err = cli("undo", journal_of(unknown), "--yes")
+    assert code == 0
+    assert f"2 rows may have a card that is left: boardclient journal resolve {journal_of(unknown)}" in err
+
+
+def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
+    """A person may know more than the journal, or have mistyped."""
+    code, out, err = cli("journal", "resolve", journal_of(unknown), "r-4", "--card", "elsewhere")
+    assert (code, out) == (0, "reference 'r-4' has the card elsewhere\n")
+    assert "elsewhere is none of the cards that may be its own: look at the board" in err
 
 
 def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardService, unknown, monkeypatch) -> None:
