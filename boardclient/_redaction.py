@@ -8,8 +8,8 @@ percent-encoding, JSON escapes and HTML character references. This finds a secre
 from __future__ import annotations
 
 import functools
-import html
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -27,6 +27,7 @@ _ESCAPE: Final = re.compile(
 )
 _ESCAPING: Final = re.compile(rb"[%\\&]")
 """What an escape begins with."""
+_REFERENCES: Final = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), strict=True))
 
 T = TypeVar("T")
@@ -177,5 +178,12 @@ def _plain(match: re.Match[bytes]) -> bytes:
     if short is not None:
         return _SHORT_ESCAPES.get(short[0], short)
     if reference is not None:
-        return html.unescape(reference.decode()).encode("utf-8", "surrogatepass")
+        return chr(min(_code_point(reference[1:-1].decode()), sys.maxunicode)).encode("utf-8", "surrogatepass")
     return bytes.fromhex((high + low).decode()).decode("utf-16-be").encode()
+
+
+def _code_point(reference: str) -> int:
+    # The module `html` takes a millisecond to import, and a process that is out of files can't import it.
+    if reference in _REFERENCES:
+        return ord(_REFERENCES[reference])
+    return int(reference[2:], 16) if reference[1] in "xX" else int(reference[1:])

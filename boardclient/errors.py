@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 import attrs
 
@@ -32,6 +32,7 @@ _TOKEN_VARIABLE: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of t
 """The variables of the shell that stand for the credentials in a curl command."""
 
 Phase = Literal["connect", "send", "receive", "deadline"]
+_Error = TypeVar("_Error", bound="BoardClientError")
 
 
 class Effect(enum.Enum):
@@ -154,13 +155,17 @@ class BoardClientError(Exception):
         return f"{type(self).__name__}({self.message!r}, effect={self.effect.name}, attempts={len(self.attempts)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = self.__dict__.copy()
-        if "__notes__" in state:  # a copy gets notes of its own
-            state["__notes__"] = [*state["__notes__"]]
-        return _restore, (type(self), self.args, state)
+        return _restore, (type(self), self.args, self.__dict__.copy())
+
+    def __copy__(self) -> Self:
+        # Not by pickling: libraries register a way of their own for all exceptions, which keeps the traceback and shares notes.
+        copied = _restore(type(self), self.args, self.__dict__.copy())
+        if notes := getattr(self, "__notes__", None):
+            copied.__notes__ = [*notes]
+        return copied
 
 
-def _restore(cls: type[BoardClientError], args: tuple[object, ...], state: dict[str, object]) -> BoardClientError:
+def _restore(cls: type[_Error], args: tuple[object, ...], state: dict[str, object]) -> _Error:
     """Rebuild a pickled or copied error without running its `__init__`."""
     error = cls.__new__(cls, *args)
     error.args = args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import itertools
 import pickle
 from datetime import UTC, datetime
@@ -211,8 +212,14 @@ def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int
     assert an_error(kind).suggested_status == copy.copy(an_error(kind)).suggested_status == status
 
 
-def test_a_copy_has_notes_of_its_own() -> None:
-    """What is added to one call's error is not in those of others that share its failure."""
+@pytest.mark.parametrize("is_pickled_otherwise", [False, True])
+def test_a_copy_has_notes_of_its_own(is_pickled_otherwise: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added to one call's error is not in those of others that share its failure.
+
+    Libraries such as tblib, which dask uses, register their own way to pickle all exceptions.
+    """
+    if is_pickled_otherwise:
+        monkeypatch.setitem(copyreg.dispatch_table, BoardClientError, lambda error: (lambda: error, ()))
     error = BoardClientError("a")
     error.add_note("of all")
     other = copy.copy(error)
