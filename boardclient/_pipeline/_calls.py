@@ -101,6 +101,7 @@ _NO_OPTIONS: Final = CallOptions()
 class CallContext(Progress):
     """The state of one call and of its current request, with class-level defaults for what few calls look at."""
 
+    stage: Stage  # again, since type checkers would infer it from `note_end`
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left: float = math.inf
