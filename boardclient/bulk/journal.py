@@ -22,7 +22,7 @@ from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta
 from boardclient.bulk._journal_ledger import RunFile, named, read_content
 from boardclient.bulk._ledger import RowState
 from boardclient.bulk._life import RowAction, RowKey
-from boardclient.bulk._recognition import Content
+from boardclient.bulk._recognition import Content, secret_marker
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 
@@ -93,6 +93,7 @@ class JournalRow:
         seq: The number of the row, from 1, in the order of logging.
         key: The draft's reference, or its position in the input, from 0.
         content: What was sent, in the form in which it is compared, without a marker.
+        marker: The marker that `marker=True` puts before and behind its description.
         run: The number of the run that logged it last, from 1. 0 if its card was on the board before the first run, or was
             adopted (`adopt`).
         state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
@@ -102,6 +103,7 @@ class JournalRow:
     seq: int
     key: RowKey
     content: Content
+    marker: str
     run: int
     state: RowState
     detail: str | None
@@ -167,8 +169,8 @@ def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[Jour
     """
     after = 0
     while True:
-        with _reading(path) as (_, connection, _):  # no lock is held between pages, or a run would have to wait
-            rows = _select(connection, states or STATES, after)
+        with _reading(path) as (_, connection, meta):  # no lock is held between pages, or a run would have to wait
+            rows = _select(connection, meta.secret, states or STATES, after)
         yield from rows
         if not rows:
             return
@@ -188,7 +190,7 @@ def read_unknown(path: str | os.PathLike[str]) -> list[UnknownRow]:
     """
     with contextlib.closing(JournalFile.open(path, None)) as journal, journal.guarded():
         cards = dict(journal.connection.execute("SELECT seq, cards FROM resembling").fetchall())
-        rows = _select(journal.connection, _IN_DOUBT, 0, limit=-1)
+        rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, 0, limit=-1)
     return [UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"))) for row in rows]
 
 
@@ -320,10 +322,20 @@ def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey
     return None if named_for == [(seq,)] else found[1]
 
 
-def _select(connection: sqlite3.Connection, states: Sequence[RowState], after: int, limit: int = _PAGE) -> list[JournalRow]:
+def _select(
+    connection: sqlite3.Connection, secret: bytes, states: Sequence[RowState], after: int, limit: int = _PAGE
+) -> list[JournalRow]:
     found = connection.execute(_ROWS.format(states=",".join("?" * len(states))), (after, *states, limit))
     return [
-        JournalRow(seq=seq, key=key, content=read_content(content), run=run, state=state, detail=detail)
+        JournalRow(
+            seq=seq,
+            key=key,
+            content=read_content(content),
+            marker=secret_marker(secret, seq),
+            run=run,
+            state=state,
+            detail=detail,
+        )
         for seq, key, content, run, state, detail in found
     ]
 

@@ -26,7 +26,7 @@ _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 _BATCH = 64
 """How many cards are deleted before the journal notes it."""
-_MARKED = re.compile(r"\[[^\s\[\]]+\](?:\s+(.*?)\s+\[[^\s\[\]]+\])?", re.DOTALL)
+_MARKED = re.compile(r"\[([^\s\[\]]+)\](?:\s+(.*?)\s+\[\1\])?", re.DOTALL | re.IGNORECASE)
 """A description with the marker of its row before and behind what the row says."""
 
 _journal_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="The journal of an import.")
@@ -102,6 +102,9 @@ async def journal_resolve(
     if row is not None:
         key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
         resolve(file, key, card_id=card_id, absent=absent)
+        if fields is not None:
+            show("", {"row": key, "card": card_id}, fields)
+            return
         if card_id not in {None, *(card.card_id for item in unknown if item.row.key == key for card in item.candidates)}:
             note(f"{card_id} is none of the cards that may be its own: look at the board", fg="yellow")
         out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
@@ -139,9 +142,8 @@ class _Undo:
     """The cards of an import, compared with what was sent for them: as they are listed, and each before it is deleted."""
 
     session: AsyncSession
-    is_marked: bool
-    delete: dict[str, Content] = attrs.field(factory=dict)
-    """What was sent for the cards that are as they were, by their identifiers."""
+    delete: dict[str, JournalRow] = attrs.field(factory=dict)
+    """The rows of the cards that are as they were, by the cards' identifiers."""
     kept: list[tuple[Card, str]] = attrs.field(factory=list)
     gone: list[str] = attrs.field(factory=list)
     _listed: set[str] = attrs.field(factory=set)
@@ -163,8 +165,8 @@ class _Undo:
                 self.gone.append(card_id)
             elif row.run == 0:
                 self.kept.append((by_id[card_id], "was there before the import"))
-            elif self._is_unchanged(by_id[card_id], row.content, self._listed):
-                self.delete[card_id] = row.content
+            elif self._is_unchanged(by_id[card_id], row, self._listed):
+                self.delete[card_id] = row
 
     async def remove(self, card_id: str) -> None:
         """Delete a card, unless it was changed meanwhile.
@@ -180,11 +182,11 @@ class _Undo:
             await self.session.cards.delete(card_id)
         self.gone.append(card_id)
 
-    def _is_unchanged(self, card: Card, sent: Content, shown: set[str]) -> bool:
+    def _is_unchanged(self, card: Card, row: JournalRow, shown: set[str]) -> bool:
         """Return True if nothing was changed on a card. Otherwise note that it is kept, and why."""
-        desc = card.desc or ""
-        if self.is_marked and (marked := _MARKED.fullmatch(desc.strip())):
-            desc = marked[1] or ""
+        desc, sent = card.desc or "", row.content
+        if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
+            desc = marked[2] or ""
         now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
         changes = {
             "was renamed": now.name != sent.name,
@@ -226,7 +228,7 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     if identity.get("service") != client.session.identity["service"]:
         raise UsageError(f"{file} is the journal of {identity.get('service')}; give --base-url")
     note_undone(file, ())  # raises while a run uses the journal
-    work = _Undo(client.session, identity["cards known by"] == "their marker")
+    work = _Undo(client.session)
     await work.plan(read_rows(file, "done"), await client.session.boards.cards(identity["board"]))
     _name_kept(work.kept)
     if work.delete:

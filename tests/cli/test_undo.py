@@ -115,6 +115,16 @@ def test_a_card_that_was_there_before_is_never_deleted(cli, board_service, board
     assert list(board_service.rules.cards) == [older]
 
 
+def test_a_description_in_brackets_is_no_marker(cli, board_service: BoardService, board, csv_file) -> None:
+    """Only the row's own marker is taken from a card's description before it is compared."""
+    path = csv_file("name,desc\nA,\nB,hello\nC,hello\nD,hello\n")
+    assert cli("import", path, *into(board), "--marker").code == 0
+    first, second, third, _ = board_service.rules.cards.values()
+    first.desc, second.desc, third.desc = "[CANCELLED]", "[x] hello [KEEP]", third.desc.upper()
+    assert cli("undo", f"{path}.journal", "--yes").out == undone(deleted=1, kept=3)
+    assert names(board_service) == ["A", "B", "C"]
+
+
 def test_what_was_undone_is_imported_again(cli, board_service: BoardService, imported) -> None:
     assert cli("undo", journal_of(imported), "--yes").out == undone(deleted=6)
     assert names(board_service) == []
@@ -297,6 +307,10 @@ def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
     code, out, err = cli("journal", "resolve", journal_of(unknown), "r-4", "--card", "elsewhere")
     assert (code, out) == (0, "reference 'r-4' has the card elsewhere\n")
     assert "elsewhere is none of the cards that may be its own: look at the board" in err
+    assert json.loads(cli("journal", "resolve", journal_of(unknown), "r-2", "--absent", "--json").out) == {
+        "row": "r-2",
+        "card": None,
+    }
 
 
 def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardService, unknown, monkeypatch) -> None:
