@@ -19,7 +19,7 @@ from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
 from boardclient.cli._output import local, note, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
-from boardclient.cli._running import Client, prints, runs
+from boardclient.cli._running import Client, prints, reading, runs
 
 commands = Group("account")
 
@@ -51,7 +51,9 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
       boardclient login --with-token < token.txt
     """
     if with_token:
-        if not (text := sys.stdin.readline().lstrip("\ufeff").strip()):
+        with reading():
+            text = sys.stdin.readline().lstrip("\ufeff").strip()
+        if not text:
             raise UsageError("there is no token on standard input")
         token = boardclient.Token(text)
     else:

@@ -67,6 +67,8 @@ class Command(click.Command):
         fields = {name for option in options if isinstance(option.type, _Fields) for name in option.type.names}
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         for place, (before, arg, after) in enumerate(zip(["", *args], args, [*args[1:], ""], strict=False)):
+            if arg == "--":
+                break
             if arg == "--json" and before not in with_value and not fields.issuperset(after.split(",")):
                 args[place] = "--json="
         try:
@@ -138,10 +140,14 @@ def _zone(value: str) -> tzinfo:
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from boardclient.cli._errors import UsageError
     from boardclient.cli._profiles import Profiles
 
-    pairs = [pair for profile in Profiles.read().by_url.values() for pair in profile.boards.items()]
-    return [text for pair in pairs for text in pair if text.startswith(incomplete)]
+    try:
+        pairs = [pair for profile in Profiles.read().by_url.values() for pair in profile.boards.items()]
+    except UsageError:  # the command itself says that the file can't be read
+        return []
+    return [text for pair in pairs for text in pair if text.startswith(incomplete) and text.isprintable()]
 
 
 def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:

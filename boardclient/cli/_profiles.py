@@ -67,17 +67,24 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
         raise UsageError(f"can't write {path}: {error.strerror}") from None
 
 
+_is_text: Any = attrs.validators.instance_of(str)
+_is_dict: Any = attrs.validators.instance_of(dict)
+_is_texts: Any = attrs.validators.deep_mapping(_is_text, _is_text, _is_dict)
+
+
 @attrs.define(kw_only=True)
 class Profile:
     """What is known of one service. `kept_in` says where its secrets are: "keyring", "file", or "" if there are none."""
 
     base_url: str
-    client: dict[str, str] = attrs.field(factory=dict)
+    client: dict[str, str] = attrs.field(
+        factory=dict, validator=attrs.validators.deep_mapping(attrs.validators.in_(_IN_PROFILE), _is_text, _is_dict)
+    )
     """Other settings of the last sign-in."""
     kept_in: str = ""
-    secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False, validator=_is_texts)
     """The API key and the client secret, if they are kept in the file."""
-    boards: dict[str, str] = attrs.field(factory=dict)
+    boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
     """The names of boards by identifier, as far as this machine has created or named them."""
 
     def read_secrets(self) -> Mapping[str, str]:
@@ -91,6 +98,8 @@ class Profile:
         """Keep the API key and the client secret, in the keyring if there is one."""
         try:
             _keyring("set_password", self.base_url, json.dumps(values))
+            if _keyring("get_password", self.base_url) != json.dumps(values):
+                raise CredentialError("the system's keyring keeps nothing")
             self.kept_in, self.secrets = "keyring", {}
         except CredentialError:
             self.kept_in, self.secrets = "file", values
@@ -117,7 +126,7 @@ class Profiles:
     """All profiles by address. `current` is that of the last sign-in, which is used if no other address is given."""
 
     by_url: dict[str, Profile] = attrs.field(factory=dict)
-    current: str | None = None
+    current: str | None = attrs.field(default=None, validator=attrs.validators.optional(_is_text))
 
     @classmethod
     def read(cls) -> Profiles:
@@ -217,6 +226,8 @@ class Settings:
     allow_insecure: bool = False
     profiles: Profiles = attrs.field(factory=Profiles, repr=False)
     sources: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    unreadable: CredentialError | None = None
+    """Why the kept secrets can't be read, which is no matter to commands that need none."""
 
     @property
     def place(self) -> str:
@@ -259,6 +270,8 @@ class Settings:
         """
         if self.token is not None:
             return boardclient.StaticCredentials(token=self.token, key=self.key)
+        if self.unreadable is not None:
+            raise self.unreadable
         store = self.profile.token_store() if self.profile.kept_in else None
         stored = None if store is None else await store.read(self.profile.base_url)
         if stored is None:
@@ -318,7 +331,6 @@ def load(options: Mapping[str, Any]) -> Settings:
 
     Raises:
         UsageError: the service's address is not known, or the profiles can't be read.
-        CredentialError: the kept secrets can't be read.
     """
     profiles = Profiles.read()
     chosen = {name: options[name] for name in ("base_url", "auth_url") if options[name]}
@@ -328,7 +340,13 @@ def load(options: Mapping[str, Any]) -> Settings:
         raise UsageError(f"the service's address is not set: set {_VARIABLES['base_url']}, or give --base-url")
     url = base_url.rstrip("/")
     profile = profiles.by_url.setdefault(url, Profile(base_url=url))
-    kept = {"base_url": base_url, **profile.client, **profile.read_secrets()}
+    secrets: Mapping[str, str] = {}
+    unreadable: CredentialError | None = None
+    try:
+        secrets = profile.read_secrets()
+    except CredentialError as error:
+        unreadable = error
+    kept = {"base_url": base_url, **profile.client, **secrets}
     sources = {"profile": kept, "environment": variables, "option": chosen}
     given = {name: value for values in sources.values() for name, value in values.items()}
     return Settings(
@@ -337,5 +355,6 @@ def load(options: Mapping[str, Any]) -> Settings:
         timeout=options["timeout"],
         allow_insecure=options["allow_insecure"],
         profiles=profiles,
+        unreadable=unreadable,
         sources={name: source for source, values in sources.items() for name in values},
     )

@@ -197,7 +197,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     """
     try:
         due = datetime.fromisoformat(text) if date_format is None else datetime.strptime(text, date_format)
-    except ValueError:
+    except (ValueError, re.error):  # re.error: a directive that comes twice
         if date_format is not None:
             raise ValueError(f"is not of the form {date_format}") from None
         raise ValueError("is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00") from None

@@ -6,8 +6,8 @@ import asyncio
 import functools
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import attrs
@@ -246,10 +246,19 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can be asked here: give --yes to do it")
-    # The event loop, which handles signals otherwise, stands still while the user thinks.
-    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in _SIGNALS]
-    is_wanted = click.confirm(question, err=True)
-    for number, handler in handlers:
-        signal.signal(number, handler)
+    try:
+        with reading():
+            is_wanted = click.confirm(question, err=True)
+    except click.Abort:  # the end of the input
+        is_wanted = False
     if not is_wanted:
         raise UsageError("nothing was changed")
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Let signals end the process while the block reads from the user. The loop, which handles them otherwise, stands still."""
+    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in _SIGNALS]
+    yield
+    for number, handler in handlers:
+        signal.signal(number, handler)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -15,6 +16,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import click
 import pytest
 from import_helpers import into, names, summary
 
@@ -107,6 +109,31 @@ def test_a_redirect_of_another_sign_in_is_not_taken(oauth_cli, browser) -> None:
     assert oauth_cli("login").code == 0
     assert browser.is_back.wait(10)
     assert "its state is another one" in browser.pages[0]
+
+
+def test_an_address_of_another_sign_in_that_is_pasted_is_not_taken(oauth_cli, board_service, browser, monkeypatch) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"https://app.example/callback?code=stolen&state=another\n")
+    opened, come_back = threading.Event(), browser.__call__
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.wait(10) and come_back(address))
+    real = click.secho
+
+    def told(text: str, **options: object) -> None:
+        if "its state is another one" in text:
+            opened.set()
+        real(text, **options)
+
+    monkeypatch.setattr("click.secho", told)
+    with open(reader) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert oauth_cli("login").code == 0
+    os.close(writer)
+    assert opened.is_set()
+
+
+def test_a_sign_in_says_that_the_token_of_the_environment_is_used(oauth_cli, board_service, browser, monkeypatch) -> None:
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
+    assert "BOARDCLIENT_TOKEN is set: commands use it in place of this sign-in" in oauth_cli("login").err
 
 
 def test_a_refusal_ends_the_sign_in(oauth_cli, browser, folder) -> None:
@@ -265,7 +292,7 @@ def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, bo
     assert oauth_cli("whoami").code == 0
 
 
-def test_a_keyring_that_is_locked_is_named(oauth_cli, browser, keyring, monkeypatch) -> None:
+def test_a_keyring_that_is_locked_is_named(oauth_cli, board_service, browser, keyring, monkeypatch) -> None:
     oauth_cli("login")
 
     def locked(*_: str) -> None:
@@ -275,6 +302,57 @@ def test_a_keyring_that_is_locked_is_named(oauth_cli, browser, keyring, monkeypa
     code, _, err = oauth_cli("whoami")
     assert code == 4
     assert "the system's keyring can't be used: it is locked; run boardclient login" in err
+    assert oauth_cli("board", "list").code == 0
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", next(iter(board_service.rules.tokens)))
+    assert oauth_cli("whoami").code == 0  # variables override what is kept
+    monkeypatch.delenv("BOARDCLIENT_TOKEN")
+    assert oauth_cli("logout").code == 0
+
+
+def test_a_keyring_that_keeps_nothing_is_not_used(oauth_cli, browser, keyring, monkeypatch) -> None:
+    """As that of `keyring --disable`."""
+    monkeypatch.setattr(sys.modules["keyring"], "set_password", lambda *_: None)
+    assert record(oauth_cli("login").out)["kept_in"].startswith("the file ")
+    assert oauth_cli("whoami").code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"services": {}, "current": 5}',
+        '{"services": {"URL": {"boards": []}}, "current": null}',
+        '{"services": {"URL": {"boards": {"a": 5}}}, "current": null}',
+        '{"services": {"URL": {"client": null}}, "current": null}',
+        '{"services": {"URL": {"client": {"timeout": "1"}}}, "current": null}',
+        '{"services": {"URL": {"secrets": null}}, "current": null}',
+    ],
+)
+def test_profiles_of_another_shape_are_named(cli, board_service, folder, monkeypatch, text: str) -> None:
+    """Also by a command that looks for a name. Completion offers nothing."""
+    folder.mkdir(parents=True)
+    (folder / "profiles.json").write_text(text.replace("URL", board_service.base_url))
+    code, out, err = cli("board", "show", "Launch")
+    assert (code, out) == (2, "")
+    assert "profiles.json can't be read" in err
+    line = {"_BOARDCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": "boardclient board show ", "COMP_CWORD": "3"}
+    done = subprocess.run(
+        [sys.executable, "-m", "boardclient"], env={**os.environ, **line}, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_a_signal_ends_the_reading_of_a_token(cli, monkeypatch) -> None:
+    """The event loop, which handles signals otherwise, stands still meanwhile."""
+
+    class Terminal(io.StringIO):
+        def readline(self) -> str:
+            seen.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
+            return ""
+
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert cli("login", "--with-token").code == 2
+    assert seen == [signal.SIG_DFL, signal.SIG_DFL]
 
 
 @pytest.mark.full

@@ -342,3 +342,28 @@ def test_a_table_is_no_wider_than_its_longest_line(cli, board_service: BoardServ
         cli("doctor")
     assert len(terminal.getvalue().splitlines()) > 4
     assert not any(line.endswith(" ") for line in terminal.getvalue().splitlines())
+
+
+def test_what_stands_behind_two_dashes_is_no_option(cli, board_service: BoardService, board) -> None:
+    assert cli("card", "create", "--list", board.todo, "--", "--json").code == 0
+    assert [card.name for card in board_service.rules.cards.values()] == ["--json"]
+
+
+def test_the_end_of_the_input_is_no_consent(cli, board_service: BoardService, board, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def ended(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", ended)
+    code, _, err = cli("list", "archive", board.todo)
+    assert code == 2
+    assert "nothing was changed" in err
+
+
+def test_a_service_without_members_is_no_wrong_name(cli, board_service: BoardService) -> None:
+    board_service.faults.add(board_service.faults.status(404), "members.me")
+    code, _, err = cli("auth", "status")
+    assert code == 1
+    assert "status 404" in err
+    assert "--board" not in err
