@@ -186,7 +186,7 @@ def _sees_only_failures(retry: object) -> bool:
 
 
 Attempted = Callable[[], Awaitable[T | BoardClientError]]
-MayPause = Callable[[float], bool | None]
+MayPause = Callable[[float], bool]
 
 
 class Policy:
@@ -259,7 +259,7 @@ class Policy:
             if isinstance(step, tenacity.DoAttempt):
                 _record(state, await attempt())
             elif isinstance(step, tenacity.DoSleep):
-                if may_pause(float(step)) is False:
+                if not may_pause(float(step)):
                     return cast("T", cast("Any", state.outcome).result())
                 state.prepare_for_next_attempt()
                 pause = cast("Any", retrying.sleep(step))

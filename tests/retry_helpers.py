@@ -52,6 +52,10 @@ class Script:
         await asyncio.sleep(0)
         return outcome
 
+    def may_pause(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        return True
+
     async def raising(self) -> Any:
         """Attempt as plain tenacity wants it."""
         outcome = await self.attempt()
@@ -76,7 +80,7 @@ async def call(retrying: AsyncRetrying | Policy, outcomes: list[Any], script: Sc
             policy.note_success()
             return outcome
         first = outcome
-    return await driven(policy, script.attempt, script.pauses.append, first, time.monotonic() - started)
+    return await driven(policy, script.attempt, script.may_pause, first, time.monotonic() - started)
 
 
 async def driven(policy: Policy, *arguments: Any) -> Any:

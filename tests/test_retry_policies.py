@@ -196,7 +196,7 @@ async def test_elapsed_time_counts_the_first_attempt() -> None:
     for seconds, made in ((100, 0), (0, 1)):
         script = Script(["value"])
         policy = Policy(retrying(stop=tenacity.stop_after_delay(50)))
-        outcome = await driven(policy, script.attempt, script.pauses.append, failure("connect"), seconds)
+        outcome = await driven(policy, script.attempt, script.may_pause, failure("connect"), seconds)
         assert script.made == made
         assert (outcome == "value") is bool(made)
 
@@ -294,7 +294,7 @@ async def test_a_cancellation_is_never_swallowed(place: str, predicate: str) -> 
     async def attempt() -> Any:
         return await hang() if place == "attempt" else error
 
-    task = asyncio.create_task(driven(policy, attempt, lambda pause: None))
+    task = asyncio.create_task(driven(policy, attempt, lambda pause: True))
     waiting = asyncio.create_task(started.wait())
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -318,5 +318,5 @@ async def test_a_cancelled_attempt_is_no_failure_to_repeat() -> None:
     for predicate in RETRIES.values():
         made.clear()
         with pytest.raises(asyncio.CancelledError):
-            await Policy(retrying(retry=predicate)).drive("x", attempt, lambda pause: None)
+            await Policy(retrying(retry=predicate)).drive("x", attempt, lambda pause: True)
         assert made == [1]

@@ -101,7 +101,7 @@ _NO_OPTIONS: Final = CallOptions()
 class CallContext(Progress):
     """The state of one call and of its current request, with class-level defaults for what few calls look at."""
 
-    stage: Stage  # again, since type checkers would infer it from `note_end`
+    stage: Stage  # again, since type checkers would infer it from `record`
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left: float = math.inf
@@ -220,7 +220,7 @@ class CallContext(Progress):
             status=status,
         )
         self.attempts += (attempt,)
-        self.is_recorded = True
+        self.is_recorded, self.stage = True, "idle"
         activity, self.attempt_activity = self.attempt_activity, None
         if activity is not None:
             _end_attempt(activity, attempt, raised)
@@ -268,7 +268,6 @@ class CallContext(Progress):
                 error = self._error_of(self.interruption, host)
         if self.stage != "idle":
             self.record(error or raised or asyncio.CancelledError(), self.effect_under_way)
-            self.stage = "idle"
         if error is not None:
             error.attempts = self.attempts
         return error

@@ -413,12 +413,8 @@ async def _gather(slices: Iterator[T], context: CallContext) -> T:
     """Read a long list, and let other tasks run after each slice."""
     context.stage = "receive"
     values: Any = []
-    try:
-        for values_of_slice in slices:
-            values += values_of_slice
-            await asyncio.sleep(0)
-    except DecodeError:
-        context.stage = "idle"
-        raise
+    for values_of_slice in slices:
+        values += values_of_slice
+        await asyncio.sleep(0)
     context.stage = "idle"
     return cast("T", values)
