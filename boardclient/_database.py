@@ -122,7 +122,10 @@ class Database:
 
 
 class _Connection(sqlite3.Connection):
-    """Ends its transaction when it is closed, which SQLite leaves until every cursor is gone, those of cancelled tasks too."""
+    """Ends its transaction when it is closed. SQLite alone would keep it, and the lock, until every cursor is gone.
+
+    The traceback of a cancelled task may hold a cursor for long.
+    """
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # it is closed already

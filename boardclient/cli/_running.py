@@ -50,7 +50,7 @@ class Client:
     stopping: Stopping = attrs.field(factory=Stopping)
 
     def board_id(self, name: str | None = None) -> str:
-        """Return the identifier of a board, by default the given one. What this machine does not know is taken for one.
+        """Return the identifier of a board, by default the given one. A name that is not known here is taken for one.
 
         Raises:
             UsageError: its name is that of several boards.
@@ -259,6 +259,8 @@ def confirm(question: str, *, yes: bool) -> None:
 def reading() -> Iterator[None]:
     """Let signals end the process while the block reads from the user. The loop, which handles them otherwise, stands still."""
     handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in _SIGNALS]
-    yield
-    for number, handler in handlers:
-        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)

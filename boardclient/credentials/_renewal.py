@@ -125,9 +125,10 @@ class TokenState:
         return end is None or time.time() < end.timestamp()
 
     def refuse(self, rejected: Credentials) -> float | None:
-        """Note a 401. Return None if another token may help; if none does, since the token was new, the cool-down that begins.
+        """Note a 401, and return None if another token may help.
 
-        It is 0 if another 401 has begun it.
+        If the token was new, no other will help. The result is the length of the cool-down that begins, 0 if an earlier 401 has
+        begun it.
         """
         with self._lock:
             held = self.held
