@@ -156,7 +156,6 @@ class Engine:
                 self._conductor.cancel()
                 await asyncio.wait({self._conductor})
                 self._turns.slots.wanted -= self._options.workers
-                self._ledger.withdraw([row for row in self._take_unsent() if row.state in {"ready", "refused"}])
         finally:
             await self._ledger.aclose()
 
@@ -423,8 +422,10 @@ class Engine:
             except BoardClientError as error:
                 failure = error
             except BaseException:
-                if row.sent_as == before:  # a limiter, or what makes markers, has failed before anything was sent
-                    self._happen(row, "given back")
+                # Cancelled, or a limiter, a policy or what makes markers has raised.
+                if row.sent_as != before:
+                    row.error = BoardClientError(f"{_LINE}: the run ended before the response came", Effect.UNKNOWN)
+                self._happen(row, "given back" if row.sent_as == before else "lost")
                 raise
             finally:
                 self._busy -= 1
@@ -486,6 +487,7 @@ class Engine:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+            self._end_lives("the run was left")
 
     def _start(self, body: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(body)
@@ -595,19 +597,19 @@ class Engine:
         why, error = "the run was stopped", self._tally.error
         if error is not None:
             why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
-        for row in self._take_unsent():
-            is_lost = row.state in {"doubted", "open", "again"} and not row.is_earlier
-            self._happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)
+        self._end_lives(why)
 
-    def _take_unsent(self) -> list[Row]:
-        """Remove all rows that have no result, and return them."""
+    def _end_lives(self, why: str) -> None:
+        """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
         for timer in self._paused.values():
             timer.cancel()
         places = (self._ready, self._paused, self._refused, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
         for place in (*places, self._kept_back):
             place.clear()
-        return rows
+        for row in rows:
+            is_lost = row.state in {"doubted", "open", "again"} and not row.is_earlier
+            self._happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)
 
     @property
     def _is_quiet(self) -> bool:

@@ -31,8 +31,8 @@ class BulkRun:
     `create_many` makes it, and its caller owns it (interface 4.3). Use it once, within `async with`, or await `wait()`. Each
     `CardResult` is yielded as soon as its card is done, in the order of completion.
 
-    Leaving the block cancels the calls in flight and closes the input if it is a generator. It also closes the journal, so that
-    another run can resume it at once, even if the block was left by a cancellation.
+    Leaving the block cancels the calls in flight, whose rows are unknown then, and closes the input if it is a generator. It also
+    closes the journal, so that another run can resume it at once, even if the block was left by a cancellation.
 
     Refused credentials, a closed session, a journal that can't be written, an input that raises, and an outage that lasts too
     long end the run early. No further card is sent then, those in flight are completed, and the iteration raises the error after

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 from collections import Counter
@@ -14,18 +13,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import attrs
 
-from boardclient import (
-    BulkProgress,
-    BulkReport,
-    BulkRun,
-    Card,
-    CardDraft,
-    CardResult,
-    ConsentRequired,
-    JournalError,
-)
+from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
-from boardclient.bulk.journal import RowKey, read_rows
+from boardclient.bulk.journal import RowKey
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
@@ -130,7 +120,6 @@ class ImportRun:
     places: Counter[_rows.Place]
     options: ImportOptions
     _begun: int = 0
-    _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _view: ProgressView = attrs.field(init=False)
@@ -155,9 +144,7 @@ class ImportRun:
                 await self._follow()
         except UsageError:
             raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError):
-                self._abandon()
+        except BaseException:
             self._print_end(self._report)
             raise
         self._print_end(self._report)
@@ -255,14 +242,6 @@ class ImportRun:
         if self.options.fields is not None:
             self._failed.append({"row": row, "key": key, "state": state, "error": why})
 
-    def _abandon(self) -> None:
-        """Count the rows whose cards may exist after the run was cancelled: those in doubt, or all if that is not known."""
-        doubtful = {key for _, key in self._under_way.values()}
-        if self.options.journal is not None:
-            with contextlib.suppress(JournalError):
-                doubtful &= {row.key for row in read_rows(self.options.journal, "logged", "unknown")}
-        self._abandoned = len(doubtful)
-
     def _check(self, report: BulkReport) -> None:
         audit = report.audit
         is_resumable = self.options.journal is not None or self.options.ledger is not None
@@ -287,8 +266,7 @@ class ImportRun:
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         counts = {state: getattr(report, state) for state in STATES}
-        counts["unknown"] += self._abandoned
-        not_sent = self.total - self._begun + len(self._under_way) - self._abandoned
+        not_sent = self.total - sum(counts.values())
         if self.options.fields is not None:
             values = {**counts, "not_sent": not_sent, "rows": self._failed}
             values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}

@@ -42,8 +42,8 @@ async def test_a_cancelled_error_from_a_creation_loses_no_card() -> None:
         seen = []
         with pytest.raises(RuntimeError, match="cancelled by something other"):
             async for result in run:
-                seen.append(result.index)
-    assert seen == [0, 1]
+                seen.append((result.index, result.state))
+    assert seen == [(0, "created"), (1, "created"), (2, "unknown")]
 
 
 class Quit(BaseException):

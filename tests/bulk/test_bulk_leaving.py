@@ -24,14 +24,16 @@ from boardclient import (
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
-    """Leaving the block cancels the cards in flight and closes the input generator before it returns."""
+    """Leaving the block cancels the cards in flight, which may exist, and closes the input generator before it returns."""
     source, service = Closing(), Service(waits=True)
     async with service.run(source.arows() if asynchronous else source.rows(), 3) as run:
         await let_run()
         assert service.running == 3
     assert source.is_closed
     assert sorted(service.cancelled) == service.begun == ["card 0", "card 1", "card 2"]
-    assert run.report.created == 0
+    assert (run.report.created, run.report.unknown) == (0, 3)
+    effects = {result.index: result.error and result.error.effect for result in run.take_ready()}
+    assert effects == dict.fromkeys(range(3), Effect.UNKNOWN)
 
 
 @pytest.mark.parametrize("is_good", [True, False])

@@ -82,7 +82,7 @@ async def test_rows_in_doubt_of_an_earlier_run_are_reported(world: World) -> Non
             error = results[index].error
             assert error is not None
             assert error.effect is Effect.UNKNOWN
-            assert "an earlier run has sent it" in str(error)
+            assert "the run ended before the response came" in str(error)
         assert run.report.audit is None
     assert Counter(world.sent) == Counter("0123")
     assert world.there == ["0", "2", "3"]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from import_helpers import Held, counts, into, names, summary
 
-from boardclient import BulkRun, CardDraft, CardResult, TransportError
 from boardclient.bulk.journal import read_journal, rehearsed
 from boardclient.testing import BoardService
 
@@ -75,7 +74,9 @@ def test_a_second_signal_stops_at_once_and_the_same_command_finds_what_was_done(
     found = summary(result.out)
     assert counts(found) == {"created": 2, "already": 0, "failed": 0, "unknown": 2}
     assert found["not_sent"] == 5
-    assert result.err == "boardclient: ended by SIGINT; the same command line resumes it\n"
+    *lines, last = result.err.splitlines()
+    assert len([line for line in lines if ": unknown: POST /1/cards: the run ended before the response came" in line]) == 2
+    assert last == "boardclient: ended by SIGINT; the same command line resumes it"
 
     faults.clear()
     code, out, _ = cli(*line)
@@ -90,19 +91,24 @@ def test_rows_that_were_logged_and_not_sent_are_not_unknown(cli, board_service, 
     code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
     assert code == 143
     assert out.startswith("created 0, failed 0, unknown 1, not sent 8 in ")
-    assert err == "boardclient: ended by SIGTERM; the same command line resumes it\n"
+    named, ended = err.splitlines()
+    assert named.startswith("row 2 (reference 'r-1'): unknown: POST /1/cards: the run ended before the response came; ")
+    assert ended == "boardclient: ended by SIGTERM; the same command line resumes it"
 
 
-def test_without_a_journal_all_rows_in_flight_are_unknown(cli, board_service, board, signals_on, monkeypatch) -> None:
+def test_without_a_journal_rows_in_flight_are_named_too(cli, board_service, board, signals_on, monkeypatch) -> None:
     board_service.faults.add(board_service.faults.hang(), "cards.create")
     signals_on("cards.create", 2, signal.SIGINT, signal.SIGINT)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NINE.encode())))
-    failed = CardResult(index=0, draft=CardDraft("x", "l"), error=TransportError("lost"), state="failed")
-    monkeypatch.setattr(BulkRun, "take_ready", lambda run: [failed])  # what came while the run was left is named, too
     code, out, err = cli("import", "-", *into(board), "--concurrency", "2")
     assert code == 130
-    assert out.startswith("created 0, failed 0, unknown ")
-    assert err == "row 2: failed: lost\nboardclient: ended by SIGINT; without a journal it can't be resumed\n"
+    assert out.startswith("created 0, failed 0, unknown 2, not sent 7 in ")
+    assert [line.partition(":")[0] for line in err.splitlines()] == [
+        "row 2 (reference 'r-1')",
+        "row 3 (reference 'r-2')",
+        "boardclient",
+    ]
+    assert err.endswith("ended by SIGINT; without a journal it can't be resumed\n")
 
 
 def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signals_on) -> None:
