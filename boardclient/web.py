@@ -18,7 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
@@ -250,7 +250,7 @@ class SignIn:
             parse_token=parse_token,
         )
         self._page = _checked_page(authorize_url, session.exchange)
-        self._query = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri}
+        self._redirect_uri = redirect_uri
         is_secure = redirect_uri.lower().startswith("https:")
         self._cookie_name = f"__Host-{cookie_name}" if is_secure else cookie_name
         # `Lax`, since the redirect from the service comes from another site, and `Strict` would hold the cookie back.
@@ -314,7 +314,7 @@ class SignIn:
     @property
     def redirect_uri(self) -> str:
         """The address that the client is registered with."""
-        return self._query["redirect_uri"]
+        return self._redirect_uri
 
     @property
     def callback_path(self) -> str:
@@ -332,16 +332,11 @@ class SignIn:
             scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
         """
         state = secrets.token_urlsafe(16)
-        query = {**self._query, "state": state}
-        if scopes := scope or self._scope:
-            query["scope"] = scopes
-        if self._has_challenge:
-            challenge = _base64(hashlib.sha256(self._verifier(self._keys[0], state).encode()).digest())
-            query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
+        verifier = self._verifier(self._keys[0], state) if self._has_challenge else None
+        location = self._credentials.consent_address(self._page, state, scope=scope or self._scope, code_verifier=verifier)
         new = self._keep_flow(_Flow(state, int(self._clock()), local_address(return_to), self._has_challenge))
         dropped = [self._set_cookie(name, "", 0) for name in self._too_many(cookies)]
-        separator = "&" if "?" in self._page else "?"
-        return Begun(f"{self._page}{separator}{urlencode(query, quote_via=quote)}", (new, *dropped))
+        return Begun(location, (new, *dropped))
 
     @raises_without_frames
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
@@ -566,7 +561,8 @@ class SignIn:
 
     def _verifier(self, key: bytes, state: str) -> str:
         """Return the code verifier (RFC 7636 4.1) of a state, derived from the secret."""
-        return _base64(hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256"))
+        raw = hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256")
+        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 @attrs.frozen
@@ -582,10 +578,6 @@ class _Flow:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
-
-
-def _base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _serializer(key: bytes, salt: str) -> URLSafeSerializer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from oauth_helpers import (
@@ -30,6 +31,24 @@ from boardclient import (
 )
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
+
+VERIFIER, CHALLENGE = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk", "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+"""RFC 7636, appendix B."""
+
+
+@pytest.mark.parametrize("page", ["https://board.example/authorize", "https://board.example/authorize?theme=dark"])
+def test_the_address_of_the_consent_page_has_what_oauth_names(page: str) -> None:
+    """It keeps the query of the page, encodes each value once, and leaves out what is not given."""
+    credentials = OAuthCredentials(**{**OPTIONS, "client_id": "a client&", "redirect_uri": "https://app.example/cb?x=1"})
+    plain = {"response_type": "code", "client_id": "a client&", "redirect_uri": "https://app.example/cb?x=1", "state": "s t&"}
+    of_page = dict(parse_qsl(urlsplit(page).query))
+    address = credentials.consent_address(page, "s t&")
+    assert address.startswith(page)
+    assert dict(parse_qsl(urlsplit(address).query)) == {**of_page, **plain}
+    more = {"scope": "read write", "code_challenge": CHALLENGE, "code_challenge_method": "S256"}
+    address = credentials.consent_address(page, "s t&", scope="read write", code_verifier=VERIFIER)
+    assert dict(parse_qsl(urlsplit(address).query)) == {**of_page, **plain, **more}
+    assert "read%20write" in address  # some servers take a plus for one
 
 
 @virtual

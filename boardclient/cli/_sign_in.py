@@ -7,9 +7,7 @@ that the browser was sent to.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import hmac
 import html
 import os
@@ -18,7 +16,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Iterator
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 from aiohttp import web
@@ -43,7 +41,9 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
     answer = _Answer()
     verifier = secrets.token_urlsafe(32)
     async with _listening(settings.redirect_uri, answer) as redirect_uri:
-        address = _address(settings, redirect_uri, answer.state, verifier)
+        client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()
+        assert client is not None  # noqa: S101 -- the caller has checked that the client is known
+        address = client.consent_address(settings.authorize_url or "", answer.state, code_verifier=verifier)
         note(f"Sign in at: {address}")
         is_local = urlsplit(redirect_uri).hostname in _LOOPBACK
         paste = "The browser comes back by itself. If it can't, paste" if is_local else "Paste"
@@ -52,8 +52,6 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         with _reading_pasted(answer):
             code = await answer.code
-    client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()
-    assert client is not None  # noqa: S101 -- the caller has checked that the client is known
     return await client.request_token(code, session, code_verifier=verifier)
 
 
@@ -89,21 +87,6 @@ class _Answer:
         """Take a code or a refusal, unless there is one."""
         with contextlib.suppress(asyncio.InvalidStateError):
             self.code.set_result(result) if isinstance(result, str) else self.code.set_exception(result)
-
-
-def _address(settings: Settings, redirect_uri: str, state: str, verifier: str) -> str:
-    """Return the address of the consent page (RFC 6749 4.1.1), with a code challenge (RFC 7636)."""
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    query = {
-        "response_type": "code",
-        "client_id": settings.client_id or "",
-        "redirect_uri": redirect_uri,
-        "state": state,
-        "code_challenge": challenge,
-        "code_challenge_method": "S256",
-    }
-    page = settings.authorize_url or ""
-    return f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(query, quote_via=quote)}"
 
 
 @contextlib.asynccontextmanager

@@ -6,12 +6,15 @@ There is one renewal on each event loop, for all calls that wait.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import copy
+import hashlib
 import secrets
 import time
 from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
+from urllib.parse import quote, urlencode
 
 import attrs
 
@@ -324,6 +327,33 @@ class OAuthCredentials(CredentialObserver):
         self._state.drop(await steps.generation())
 
     # --- codes from elsewhere
+
+    def consent_address(
+        self, authorize_url: str, state: str, *, scope: str | None = None, code_verifier: str | None = None
+    ) -> str:
+        """Return the address at which the user gives consent (RFC 6749 4.1.1).
+
+        The service's page then sends the browser to `redirect_uri`, with `state` and a code for `exchange_code`. Check there that
+        the state is the same.
+
+        Args:
+            authorize_url: The address of the consent page, which the interface does not show. It may have a query.
+            state: A random text for this sign-in alone.
+            scope: The scopes to ask for, separated by spaces. None (default): none are named.
+            code_verifier: A random text of at least 43 characters, whose challenge is sent (RFC 7636). None by default.
+        """
+        query = {
+            "response_type": "code",
+            "client_id": self._config.client_id,
+            "redirect_uri": self._config.redirect_uri,
+            "state": state,
+        }
+        if scope:
+            query["scope"] = scope
+        if code_verifier is not None:
+            challenge = base64.urlsafe_b64encode(hashlib.sha256(code_verifier.encode()).digest()).rstrip(b"=").decode()
+            query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
+        return f"{authorize_url}{'&' if '?' in authorize_url else '?'}{urlencode(query, quote_via=quote)}"
 
     @raises_without_frames
     async def exchange_code(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> None:
