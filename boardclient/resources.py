@@ -18,6 +18,7 @@ from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Mem
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
     from boardclient.bulk._options import BulkOptions
+    from boardclient.bulk.undo import Undo
     from boardclient.events import BulkProgress
 
 # The bulk package is imported when it is first used: it is a third of what importing this package takes.
@@ -365,6 +366,29 @@ class Cards(_Resource):
             settle=settle,
         )
         return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
+
+    async def plan_undo(self, journal: str | os.PathLike[str]) -> Undo:
+        """Compare the cards of a journal with their board (interface 4.4), and return what `run` would delete and keep.
+
+        Nothing is changed yet. Cards that were there before the bulk run, and those that somebody has moved or changed since, are
+        kept.
+
+            undo = await session.cards.plan_undo("cards.journal")
+            print(len(undo.unchanged), "to delete,", [(kept.card.name, kept.why) for kept in undo.kept])
+            await undo.run()
+
+        Args:
+            journal: The path of the journal. No run may be using it.
+
+        Raises:
+            JournalError: there is no journal, it is in use or can't be read, names no board, or is that of another service.
+            BoardClientError: the board could not be read.
+        """
+        from boardclient.bulk.undo import Undo
+
+        undo = Undo(self._runner, journal)
+        await undo._plan()
+        return undo
 
     def _run(
         self,

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 import click
 
-from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, CredentialError, NotFoundError
-from boardclient.bulk import Content
-from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.journal import UnknownRow, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.undo import KeptCard
 from boardclient.cli._app import Group, json_option, yes_option
-from boardclient.cli._errors import CommandError, NotProvenError, UsageError
-from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show, show_all
-from boardclient.cli._running import Client, confirm, in_steps, prints, runs
+from boardclient.cli._errors import CommandError, NotProvenError
+from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
+from boardclient.cli._running import Client, confirm, prints, runs
 
 commands = Group("journal")
 
 _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason")
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
-_BATCH = 64
-"""How many cards are deleted before the journal notes it."""
-_MARKED = re.compile(r"\[([^\s\[\]]+)\](?:\s+(.*?)\s+\[\1\])?", re.DOTALL | re.IGNORECASE)
-"""A description with the marker of its row before and behind what the row says."""
 
 _journal_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="The journal of an import.")
 
@@ -137,74 +129,8 @@ def _candidates(item: UnknownRow) -> list[dict[str, object]]:
     ] or [row]
 
 
-@attrs.define
-class _Undo:
-    """The cards of an import, compared with what was sent for them: as they are listed, and each before it is deleted."""
-
-    session: AsyncSession
-    delete: dict[str, JournalRow] = attrs.field(factory=dict)
-    """The rows of the cards that are as they were, by the cards' identifiers."""
-    kept: list[tuple[Card, str]] = attrs.field(factory=list)
-    gone: list[str] = attrs.field(factory=list)
-    _listed: set[str] = attrs.field(factory=set)
-    _read: set[str] = attrs.field(factory=set)
-    """The fields that cards show in the listing, and when they are read one by one."""
-
-    async def plan(self, rows: Iterable[JournalRow], cards: Sequence[Card]) -> None:
-        """Compare each row's card with what was sent for it."""
-        by_id = {card.id: card for card in cards}
-        for card in cards:
-            _add_shown(card, self._listed)
-        known = [row async for row in in_steps(rows)]
-        sent = Counter(field for row in known if row.detail in by_id for field in ("desc", "due") if getattr(row.content, field))
-        # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
-        self._listed |= {field for field, number in sent.items() if number == 1}
-        for row in known:
-            card_id = row.detail or ""
-            if card_id not in by_id:
-                self.gone.append(card_id)
-            elif row.run == 0:
-                self.kept.append((by_id[card_id], "was there before the import"))
-            elif self._is_unchanged(by_id[card_id], row, self._listed):
-                self.delete[card_id] = row
-
-    async def remove(self, card_id: str) -> None:
-        """Delete a card, unless it was changed meanwhile.
-
-        Raises:
-            BoardClientError: it could not be read or deleted.
-        """
-        with contextlib.suppress(NotFoundError):
-            card = await self.session.cards.get(card_id)
-            _add_shown(card, self._read)
-            if not self._is_unchanged(card, self.delete[card_id], self._read):
-                return
-            await self.session.cards.delete(card_id)
-        self.gone.append(card_id)
-
-    def _is_unchanged(self, card: Card, row: JournalRow, shown: set[str]) -> bool:
-        """Return True if nothing was changed on a card. Otherwise note that it is kept, and why."""
-        desc, sent = card.desc or "", row.content
-        if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
-            desc = marked[2] or ""
-        now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
-        changes = {
-            "was renamed": now.name != sent.name,
-            "was moved": "list_id" in shown and now.list_id != sent.list_id,
-            "has another description": "desc" in shown and now.desc != (sent.desc or ""),
-            "has another due date": "due" in shown and now.due != sent.due,
-        }
-        if any(changes.values()):
-            self.kept.append((card, " and ".join(words for words, is_so in changes.items() if is_so)))
-        return not any(changes.values())
-
-
-def _add_shown(card: Card, fields: set[str]) -> None:
-    fields.update(name for name in ("list_id", "desc", "due") if getattr(card, name) is not None)
-
-
-def _name_kept(kept: Sequence[tuple[Card, str]]) -> None:
-    for text in first_lines("kept", [f"{quoted(card.name or '')} ({card.id}) {why}" for card, why in kept]):
+def _name_kept(kept: Sequence[KeptCard]) -> None:
+    for text in first_lines("kept", [f"{quoted(one.card.name or '')} ({one.card.id}) {one.why}" for one in kept]):
         note(text)
 
 
@@ -223,40 +149,23 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     Example:  boardclient undo cards.csv.journal
     """
     client.stopping.hint = "the same command line does the rest"
-    summary = read_journal(file)
-    identity = summary.identity
-    if identity.get("service") != client.session.identity["service"]:
-        raise UsageError(f"{file} is the journal of {identity.get('service')}; give --base-url")
-    note_undone(file, ())  # raises while a run uses the journal
-    work = _Undo(client.session)
-    await work.plan(read_rows(file, "done"), await client.session.boards.cards(identity["board"]))
+    work = await client.session.cards.plan_undo(file)
     _name_kept(work.kept)
-    if work.delete:
-        kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
-        confirm(f"Delete {plural(len(work.delete), 'card')} for good?{kept}", yes=yes)
-    kept_before, gone, noted, failures = len(work.kept), len(work.gone), 0, list[str]()
-    try:
-        async with contextlib.aclosing(client.session.map(work.remove, work.delete)) as results:
-            async for result in results:
-                if isinstance(result.error, AuthenticationError | CredentialError):
-                    raise result.error
-                if result.error is not None:
-                    failures.append(f"{result.item}: {result.error}")
-                if len(work.gone) >= noted + _BATCH:
-                    note_undone(file, work.gone[noted:])
-                    noted = len(work.gone)
-    finally:
-        note_undone(file, work.gone[noted:])
+    if work.unchanged:
+        will_be_kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
+        confirm(f"Delete {plural(len(work.unchanged), 'card')} for good?{will_be_kept}", yes=yes)
+    kept_before = len(work.kept)
+    await work.run()
     _name_kept(work.kept[kept_before:])
-    counts = {"deleted": len(work.gone) - gone, "kept": len(work.kept), "gone": gone, "failed": len(failures)}
-    cards = None if fields is None else [{"id": card.id, "name": card.name, "why": why} for card, why in work.kept]
+    counts = {name: len(getattr(work, name)) for name in ("deleted", "kept", "gone", "failed")}
+    cards = None if fields is None else [{"id": one.card.id, "name": one.card.name, "why": one.why} for one in work.kept]
     show("undone", {**counts, "cards": cards}, fields)
-    if unknown := summary.counts.get("unknown", 0):
+    if unknown := read_journal(file).counts["unknown"]:
         note(f"{plural(unknown, 'row')} may have a card that is left: boardclient journal resolve {file}", fg="yellow")
-    for text in failures[:LINES]:
+    for text in first_lines("failed", [f"{card_id}: {error}" for card_id, error in work.failed.items()]):
         note(text, fg="red")
-    if failures:
-        raise CommandError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")
+    if work.failed:
+        raise CommandError(f"{plural(len(work.failed), 'card')} could not be deleted; the same command line tries again")
 
 
 _ledger_option = click.option(

@@ -114,6 +114,9 @@ async def bulk(session: AsyncSession) -> None:
     drafts: Iterator[CardDraft] = (CardDraft(name=str(number), list_id="l") for number in range(3))
     async with session.cards.create_many(drafts, concurrency=8) as run:
         await run.wait()
+    undo = await session.cards.plan_undo("cards.journal")
+    assert_type([(kept.card, kept.why) for kept in undo.kept], list[tuple[Card, str]])
+    assert_type(await undo.run(), None)
 
 
 async def errors(session: AsyncSession) -> None:

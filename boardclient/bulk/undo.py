@@ -1,0 +1,156 @@
+"""Undo a bulk run: delete the cards of its journal, but for those that somebody has changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from boardclient import _operations as operations
+from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk._map import map_calls
+from boardclient.bulk._recognition import Content
+from boardclient.bulk._waiting import to_the_end
+from boardclient.bulk.journal import JournalRow, note_undone, read_journal, read_rows
+from boardclient.errors import AuthenticationError, CredentialError, JournalError, NotFoundError, SessionClosedError
+from boardclient.models import Card, CardDraft
+
+__all__ = ["KeptCard", "Undo"]
+
+_BATCH: Final = 64
+"""How many cards are deleted before the journal notes it."""
+_MARKED: Final = re.compile(r"\[([^\s\[\]]+)\](?:\s+(.*?)\s+\[\1\])?", re.DOTALL | re.IGNORECASE)
+"""A description with the marker of its row before and behind what the row says."""
+_OPTIONAL: Final = ("list_id", "desc", "due")
+"""The fields that a service may not show, or not everywhere."""
+
+
+@attrs.frozen
+class KeptCard:
+    """A card that an undo keeps, and why, such as "was moved"."""
+
+    card: Card
+    why: str
+
+
+class Undo:
+    """The cards that a bulk run has created, compared with what was sent for them.
+
+    `AsyncSession.cards.plan_undo` makes it, and `run` deletes. Use it once. Killed at any moment and planned again, it leaves
+    exactly the same cards.
+
+    Attributes:
+        unchanged: The identifiers of the cards that are as they were sent. `run` deletes them.
+        kept: The cards that were there before the run, and those that were changed since, with the reason. `run` adds what was
+            changed meanwhile.
+        gone: The identifiers of the cards that did not exist any more.
+        deleted: The identifiers of the cards that `run` has deleted.
+        failed: Why cards could not be deleted, by their identifiers.
+    """
+
+    def __init__(self, caller: Pipeline, journal: str | os.PathLike[str]) -> None:
+        self.unchanged: list[str] = []
+        self.kept: list[KeptCard] = []
+        self.gone: list[str] = []
+        self.deleted: list[str] = []
+        self.failed: dict[str, Exception] = {}
+        self._caller = caller
+        self._journal = journal
+        self._rows: dict[str, JournalRow] = {}
+        self._read: set[str] = set()
+        """The fields that cards show when they are read one by one."""
+
+    async def _plan(self) -> None:
+        identity = read_journal(self._journal).identity
+        service, board_id = identity.get("service"), identity.get("board")
+        if service != self._caller.identity["service"]:
+            raise JournalError(f"{self._journal} is the journal of {service}, not of this session's service")
+        if board_id is None:
+            raise JournalError(f"{self._journal} names no board: its cards can't be compared")
+        note_undone(self._journal, ())  # raises while a run uses it
+        cards: list[Card] = await self._caller.call(operations.BOARD_CARDS.request(board_id))
+        await asyncio.to_thread(self._compare, cards)
+
+    async def run(self) -> None:
+        """Delete the cards that are unchanged, each unless it was changed or deleted meanwhile, and note it in the journal.
+
+        A later bulk run with the journal creates the cards again.
+
+        Raises:
+            AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
+            JournalError: the journal can't be written.
+        """
+        noted = 0
+        await self._note(self.gone)
+        try:
+            async with contextlib.aclosing(map_calls(self._caller, self._remove, self.unchanged, None)) as results:
+                async for result in results:
+                    if isinstance(result.error, AuthenticationError | CredentialError | SessionClosedError):
+                        raise result.error
+                    if result.error is not None:
+                        self.failed[result.item] = result.error
+                    if len(self.deleted) >= noted + _BATCH:
+                        await self._note(self.deleted[noted:])
+                        noted += _BATCH
+        finally:
+            await self._note(self.deleted[noted:])
+
+    async def _note(self, card_ids: Sequence[str]) -> None:
+        await to_the_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
+
+    def _compare(self, cards: Sequence[Card]) -> None:
+        """Compare each row's card with what was sent for it, as the board lists it."""
+        by_id, listed = {card.id: card for card in cards}, set[str]()
+        for card in cards:
+            _add_shown(card, listed)
+        self._rows = {row.detail or "": row for row in read_rows(self._journal, "done")}
+        there = [row for card_id, row in self._rows.items() if card_id in by_id]
+        sent = Counter(field for row in there for field in ("desc", "due") if getattr(row.content, field))
+        # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
+        listed |= {field for field, number in sent.items() if number == 1}
+        for card_id, row in self._rows.items():
+            if card_id not in by_id:
+                self.gone.append(card_id)
+            elif row.run == 0:
+                self.kept.append(KeptCard(by_id[card_id], "was there before"))
+            elif self._is_unchanged(by_id[card_id], row, listed):
+                self.unchanged.append(card_id)
+
+    async def _remove(self, card_id: str) -> None:
+        """Delete a card, unless it was changed meanwhile."""
+        with contextlib.suppress(NotFoundError):
+            card: Card = await self._caller.call(operations.READ_CARD.request(card_id))
+            _add_shown(card, self._read)
+            if not self._is_unchanged(card, self._rows[card_id], self._read):
+                return
+            await self._caller.call(operations.DELETE_CARD.request(card_id))
+        self.deleted.append(card_id)
+
+    def _is_unchanged(self, card: Card, row: JournalRow, shown: set[str]) -> bool:
+        """Return True if nothing was changed on a card. Otherwise note that it is kept, and why."""
+        desc, sent = card.desc or "", row.content
+        if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
+            desc = marked[2] or ""
+        now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
+        changes = {
+            "was renamed": now.name != sent.name,
+            "was moved": "list_id" in shown and now.list_id != sent.list_id,
+            "has another description": "desc" in shown and now.desc != (sent.desc or ""),
+            "has another due date": "due" in shown and now.due != sent.due,
+        }
+        if any(changes.values()):
+            self.kept.append(KeptCard(card, " and ".join(words for words, is_so in changes.items() if is_so)))
+        return not any(changes.values())
+
+    def __repr__(self) -> str:
+        return f"<Undo {len(self.unchanged)} unchanged, {len(self.kept)} kept, {len(self.deleted)} deleted>"
+
+
+def _add_shown(card: Card, fields: set[str]) -> None:
+    fields.update(name for name in _OPTIONAL if getattr(card, name) is not None)

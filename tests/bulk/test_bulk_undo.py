@@ -1,0 +1,60 @@
+"""Undoing a bulk run from Python; tests/cli/test_undo.py has what may happen to its cards."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from bulk_helpers import World
+
+from boardclient import JournalError, SessionClosedError
+from boardclient.bulk.journal import read_journal
+
+
+async def test_what_a_run_has_created_is_deleted_and_can_be_created_again(world: World) -> None:
+    """What was changed is kept with a reason, and nothing happens before `run`."""
+    await world.finish(world.drafts(*range(6)))
+    renamed, deleted, *_ = world.service.rules.cards.values()
+    renamed.name = "another"
+    await world.session.cards.delete(deleted.id)
+    undo = await world.session.cards.plan_undo(world.path)
+    assert [(kept.card.name, kept.why) for kept in undo.kept] == [("another", "was renamed")]
+    assert (len(undo.unchanged), undo.gone, undo.deleted) == (4, [deleted.id], [])
+    assert len(world.there) == 5
+    await undo.run()
+    assert repr(undo) == "<Undo 4 unchanged, 1 kept, 4 deleted>"
+    assert sorted(undo.deleted) == sorted(undo.unchanged)
+    assert (undo.failed, world.there) == ({}, ["another"])
+    states, _ = await world.finish(world.drafts(*range(6)))
+    assert Counter(states.values()) == {"created": 5, "already": 1}
+    assert len(world.there) == 6
+
+
+async def test_what_was_deleted_before_an_undo_ended_is_noted(world: World) -> None:
+    """The session is closed in the middle; planned again, it does the rest."""
+    await world.finish(world.drafts(*range(5)))
+    world.service.faults.add(world.service.faults.hang(), "cards.delete", call=3)
+    async with world.service.session() as session:
+        undo = await session.cards.plan_undo(world.path)
+        running = asyncio.create_task(undo.run())
+        await world.service.received("cards.delete", 3)
+        while len(undo.deleted) < 4:
+            await asyncio.sleep(0)
+    with pytest.raises(SessionClosedError):
+        await running
+    assert read_journal(world.path).counts["undone"] == 4
+    undo = await world.session.cards.plan_undo(world.path)
+    assert (len(undo.unchanged), undo.gone) == (1, [])
+
+
+@pytest.mark.parametrize(("has_board", "words"), [(False, "names no board"), (True, "in use")])
+async def test_an_undo_that_can_t_compare_is_refused(world: World, has_board: bool, words: str) -> None:
+    """A journal that names no board, and one that a run is using."""
+    run = world.run(world.drafts(1), board_id=world.board_id if has_board else None)
+    async with run:
+        await run.wait()
+        if has_board:
+            with pytest.raises(JournalError, match=words):
+                await world.session.cards.plan_undo(world.path)
+    if not has_board:
+        with pytest.raises(JournalError, match=words):
+            await world.session.cards.plan_undo(world.path)
