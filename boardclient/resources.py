@@ -368,10 +368,10 @@ class Cards(_Resource):
         return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
 
     async def plan_undo(self, journal: str | os.PathLike[str]) -> Undo:
-        """Compare the cards of a journal with their board (interface 4.4), and return what `run` would delete and keep.
+        """Compare the cards of a journal with their board (interface 4.4).
 
-        Nothing is changed yet. Cards that were there before the bulk run, and those that somebody has moved or changed since, are
-        kept.
+        Nothing is changed yet. `run` of the result deletes the cards that the bulk run has created, but for those that were moved
+        or changed since.
 
             undo = await session.cards.plan_undo("cards.journal")
             print(len(undo.unchanged), "to delete,", [(kept.card.name, kept.why) for kept in undo.kept])

@@ -1,4 +1,4 @@
-"""Undo a bulk run: delete the cards of its journal, but for those that somebody has changed since."""
+"""Undo a bulk run: delete the cards of its journal that were not changed since."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Undo:
         await asyncio.to_thread(self._compare, cards)
 
     async def run(self) -> None:
-        """Delete the cards that are unchanged, each unless it was changed or deleted meanwhile, and note it in the journal.
+        """Delete the cards that are unchanged, and note it in the journal.
 
-        A later bulk run with the journal creates the cards again.
+        Each card is read and compared once more right before it is deleted. A later bulk run with the journal creates the cards again.
 
         Raises:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
