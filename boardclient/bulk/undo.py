@@ -80,7 +80,8 @@ class Undo:
     async def run(self) -> None:
         """Delete the cards that are unchanged, and note it in the journal.
 
-        Each card is read and compared once more right before it is deleted. A later bulk run with the journal creates the cards again.
+        Each card is read and compared once more right before it is deleted. A later bulk run with the journal creates the cards
+        again.
 
         Raises:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
@@ -96,8 +97,9 @@ class Undo:
                     if result.error is not None:
                         self.failed[result.item] = result.error
                     if len(self.deleted) >= noted + _BATCH:
-                        await self._note(self.deleted[noted:])
-                        noted += _BATCH
+                        batch = self.deleted[noted:]
+                        noted += len(batch)
+                        await self._note(batch)
         finally:
             await self._note(self.deleted[noted:])
 
