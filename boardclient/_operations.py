@@ -149,7 +149,7 @@ def _nothing(response: RawResponse, request: Request[None]) -> None:
 
 
 def _response(response: RawResponse, request: Request[Response]) -> Response:
-    return response_of(response)
+    return response_of(response, request.line)
 
 
 def _strict(read: Callable[[bytes], T]) -> Read[T]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import attrs
@@ -23,6 +24,7 @@ from boardclient.errors import (
     BadRequestError,
     BoardClientError,
     CredentialError,
+    DecodeError,
     Effect,
     JournalError,
     NotFoundError,
@@ -146,8 +148,11 @@ def add_words(error: BoardClientError, words: str, joint: str = "; ") -> None:
 class Response(RawResponse):
     """The response to `session.request`.
 
-    `status` is a number, `headers` is case-insensitive, and `body` is bytes, with any content encoding undone.
+    `status` is a number, `headers` is case-insensitive, and `body` is bytes, with any content encoding undone. `request` is the
+    method and the path, without the query.
     """
+
+    request: str = attrs.field(default="", eq=False)
 
     def json(self) -> JsonValue:
         """Return the JSON value of the body.
@@ -155,7 +160,7 @@ class Response(RawResponse):
         Raises:
             DecodeError: it is not JSON.
         """
-        return _wire.decode(self.body)
+        return self._read(_wire.decode)
 
     def read(self, model: type[T]) -> T:
         """Return the body as a model or as a list of models.
@@ -167,12 +172,19 @@ class Response(RawResponse):
             DecodeError: the body is no such object or array, or an identifier is missing.
             TypeError: it is another type.
         """
-        return _wire.read(model, self.body)
+        return self._read(partial(_wire.read, model))
+
+    def _read(self, reader: Callable[[bytes], T]) -> T:
+        try:
+            return reader(self.body)
+        except DecodeError as error:
+            message, path = error.message, error.path
+        raise DecodeError(f"{self.request}{self.request and ': '}{message}", path, self.request)
 
 
-def response_of(response: RawResponse) -> Response:
+def response_of(response: RawResponse, line: str) -> Response:
     """Return a response for applications. Its headers are a copy, since aiohttp's proxy can't be pickled."""
-    return Response(response.status, CIMultiDict(response.headers), response.body)
+    return Response(response.status, CIMultiDict(response.headers), response.body, line)
 
 
 def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiError:

@@ -287,6 +287,11 @@ def _hook_of_many(struct: type[msgspec.Struct], construct: _Construct, fields: t
     return structure
 
 
+def _one_by_one(array: bytes, _: object = None) -> NoReturn:
+    """Stand for the hook of an array whose models msgspec can't decode together."""
+    raise ValueError
+
+
 def _nested(converter: Converter) -> _Fit:
     """Make the reader of a board's `prefs`, an object within an object."""
 
@@ -307,13 +312,12 @@ def _converter(*, strict: bool) -> Converter:
     for model, declared in _FIELDS.items():
         by_name = {field.name: prefs if field is _PREFS else field for field in declared}
         fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
-        hook = _careful_hook(model, fields, strict=strict)
+        hook, of_many = _careful_hook(model, fields, strict=strict), cast("_Hook", _one_by_one)
         if (struct := _struct(model, fields)) is not None:
             construct = constructor_of(model, **{field.name: field.fit for field in fields if field.asked})
-            of_many = _hook_of_many(struct, construct, fields)
-            converter.register_structure_hook_func(partial(eq, list[model]), of_many)  # type: ignore[valid-type]  # -- no annotation
-            hook = _hook(struct, construct, fields, hook)
+            hook, of_many = _hook(struct, construct, fields, hook), _hook_of_many(struct, construct, fields)
         converter.register_structure_hook(model, cast("Any", hook))
+        converter.register_structure_hook_func(partial(eq, list[model]), of_many)  # type: ignore[valid-type]  # -- no annotation
     return converter
 
 

@@ -212,7 +212,7 @@ class SessionCore:
             outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
             _end_form(activity, outcome, context.http_version)
             if isinstance(outcome, RawResponse):
-                return response_of(outcome)
+                return response_of(outcome, "POST")
             why = f"the form got no response: {outcome.words(host_of(target))}"
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:

@@ -195,6 +195,28 @@ def test_another_body_is_a_decode_error(body: bytes, model: Any, path: str) -> N
     assert isinstance(raised.value, BoardClientError)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, 700])
+@pytest.mark.parametrize("model", [Board, BoardList, Card, Member])
+def test_each_model_is_read_alone_and_in_arrays(model: Any, count: int) -> None:
+    """An array of any model is what its objects are alone, whatever its length."""
+    objects = [
+        {"id": f"i{number}", "name": "ä", "prefs": {"voting": "no", "x": number}, "y": [number]} for number in range(count)
+    ]
+    alone = [Response(200, {}, json.dumps(one).encode()).read(model) for one in objects]
+    read = Response(200, {}, json.dumps(objects).encode()).read(list[model])
+    assert read == alone
+    assert [one.extra for one in read] == [one.extra for one in alone]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"7", b'"[]"', b"{}", b"[7]", b"[null]", b'[{"id":7}]', b'[{"id":"a"'])
+@pytest.mark.parametrize("model", [Board, BoardList, Card])
+def test_no_other_body_is_an_array_of_models(model: Any, body: bytes) -> None:
+    """The error names the request."""
+    with pytest.raises(DecodeError, match=r"^GET /1/x: ") as raised:
+        Response(200, {}, body, "GET /1/x").read(list[model])
+    assert raised.value.request == "GET /1/x"
+
+
 @pytest.mark.parametrize("model", [int, list, list[int], dict[str, Card], "Card", None])
 def test_another_type_is_refused(model: Any) -> None:
     """Only models can be read."""
