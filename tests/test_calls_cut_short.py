@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import traceback
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from session_helpers import KEY, TOKEN
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
@@ -24,7 +26,8 @@ from boardclient import (
     TransportError,
 )
 from boardclient.credentials import CredentialObserver
-from boardclient.testing import BoardService, assert_no_secrets
+from boardclient.events import ResponseReceived
+from boardclient.testing import BoardService, assert_no_secrets, faults
 
 
 def locals_of(error: BaseException) -> str:
@@ -110,6 +113,58 @@ async def test_an_unexpected_end_has_an_effect(
     assert "in send" in caplog.text
     assert TOKEN not in caplog.text + locals_of(caught.value)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+class LeavingLimiter:
+    """A limiter that keeps what it gets on leaving, and fails."""
+
+    def __init__(self) -> None:
+        self.given: list[BaseException] = []
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, kind: object, error: BaseException | None, frames: types.TracebackType | None) -> None:
+        if error is not None:
+            self.given.append(error.with_traceback(frames or error.__traceback__))
+        raise LookupError("leaving")
+
+
+def fail_at_a_response(event: object) -> None:
+    if isinstance(event, ResponseReceived):
+        raise LookupError("an observer")
+
+
+@pytest.mark.parametrize("end", ["deadline", "cancelled", "no json"])
+@pytest.mark.parametrize("is_direct", [True, False])
+@pytest.mark.parametrize("call", [create, form])
+async def test_code_that_fails_while_a_call_ends_gets_none_of_its_frames(
+    call: Callable[[AsyncSession], Awaitable[object]],
+    is_direct: bool,
+    end: str,
+    service: BoardService,
+    loop_clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither what a limiter gets nor the log of what it and observers raise leads to a frame with a credential."""
+    service.faults.add(faults.foreign_body(TOKEN.encode()) if end == "no json" else faults.hang())
+    limiter = LeavingLimiter()
+    options: dict[str, Any] = {"observers": [fail_at_a_response], "limiter": limiter, "retry": None, "trust_env": not is_direct}
+    async with AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url, **options) as session:
+        session.base_url = service.base_url  # type: ignore[attr-defined]  # -- for `form`
+        calling = asyncio.ensure_future(call(session))
+        while not service.calls:
+            await asyncio.sleep(0)
+        loop_clock.advance(31 if end == "deadline" else 0)
+        if end == "cancelled" or (call is form and end == "deadline"):
+            calling.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BoardClientError):
+            await calling
+    logged = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert {str(error) for error in logged} == {"an observer"} | ({"leaving"} if call is create else set())
+    for error in [*logged, *limiter.given]:
+        assert error is not None
+        assert TOKEN not in locals_of(error)
+        assert KEY not in locals_of(error)
 
 
 async def test_a_limiter_that_raises_keeps_its_own_frames(service: BoardService) -> None:

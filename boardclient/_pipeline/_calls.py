@@ -59,11 +59,11 @@ class GuardedLimiter:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # The return value is ignored: True would swallow a cancellation.
+        # The return value is ignored: True would swallow a cancellation. The frames are removed, which hold the signed request.
         task = cast("asyncio.Task[object]", asyncio.current_task())  # a call always runs in a task
         cancelling = task.cancelling()
         try:
-            await type(self._limiter).__aexit__(self._limiter, exc_type, exc, traceback)
+            await type(self._limiter).__aexit__(self._limiter, exc_type, exc and exc.with_traceback(None), None)
         except asyncio.CancelledError:
             if task.cancelling() > cancelling:
                 raise
@@ -355,11 +355,11 @@ class InFlightCalls:
             self._bind(loop, request)
         now = loop.time()
         context = CallContext(request, task, now, seconds, options or _NO_OPTIONS)
-        self._under_way.add(context)
         if seconds is not None:
             deadline = context.deadline = now + seconds
             if deadline < self._wake_at:
                 self._schedule(deadline)
+        self._under_way.add(context)
         return context
 
     def withdraw(self, options: Collection[CallOptions]) -> None:

@@ -197,18 +197,19 @@ class SessionCore:
             SessionClosedError: the session is closed, or was closed meanwhile.
             ValueError: requests may not be sent to the URL.
         """
-        error: BaseException
         try:
             target = self.check_url(url, "the URL of the form")
             context = self.in_flight.begin(None, timeout)
         except BaseException:
             del fields  # the frame stays in the error's traceback, and must not hold credentials
             raise
-        body = urlencode(fields, errors="surrogatepass").encode()
-        context.started = time.time()
-        self.forms += 1
-        activity = _begin_form(target, self._observers)
+        error: BaseException
+        activity, body = None, b""
         try:
+            body = urlencode(fields, errors="surrogatepass").encode()
+            context.started = time.time()
+            self.forms += 1
+            activity = _begin_form(target, self._observers)
             outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
             _end_form(activity, outcome, context.http_version)
             if isinstance(outcome, RawResponse):
@@ -216,16 +217,17 @@ class SessionCore:
             why = f"the form got no response: {outcome.words(host_of(target))}"
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
-            activity.effect = context.effect_under_way
-            early = context.note_end(host_of(target))
-            activity.why = "cancelled" if early is None else early.message
-            activity.end(early or asyncio.CancelledError())
+            raised.__traceback__ = None  # its frames hold the form, and observers run before it is handled
+            effect, early = context.effect_under_way, context.note_end(host_of(target))
+            if activity is not None:
+                activity.effect, activity.why = effect, "cancelled" if early is None else early.message
+                activity.end(early or asyncio.CancelledError())
             error = early or raised
         finally:
             self.in_flight.end(context)
             del fields, body
         try:
-            raise error.with_traceback(None)  # without the frames that hold the form
+            raise error
         finally:
             del error, activity  # the error would be in a reference cycle with this frame
 

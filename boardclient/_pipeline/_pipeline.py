@@ -97,11 +97,11 @@ class Pipeline:
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within its deadline, and return its value or raise the error that has its history."""
         context = self._in_flight.begin(request, self.timeout, options)
-        if self.observers is not None or INSTALLED or is_info_logged():
-            context.activity, context.is_recorded = self._activity_of(request), True
         error: BaseException | None = None
         outcome: T | BoardClientError | None = None
         try:
+            if self.observers is not None or INSTALLED or is_info_logged():
+                context.activity, context.is_recorded = self._activity_of(request), True
             if self._sees_first:
                 outcome = await self._retried(request, context, None)
             else:
@@ -136,10 +136,12 @@ class Pipeline:
                 frames = _application_traceback(raised)
             if frames is None:
                 raised = _unexpected(request.line, raised, context.effect)
-        error = context.note_end(self._core.host, raised) or raised
-        raised.__traceback__ = frames
+        raised.__traceback__ = frames  # before observers run: what they raise has it as its context
         if frames is None:
             raised.__context__ = None
+        error = context.note_end(self._core.host, raised) or raised
+        if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
+            error = raised
         if isinstance(error, BoardClientError):
             self._complete(error, request, context)
         return error
@@ -266,6 +268,7 @@ class Pipeline:
             else:
                 value = await _gather(definition.slices(response.body), context)
         except DecodeError as error:
+            error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
             shown = credentials.redact(response, *context.rejected_credentials)
             return self._recorded(context, response, unreadable(request, error, shown, self._core.host))
         return self._recorded(context, response, value) if context.is_recorded else value

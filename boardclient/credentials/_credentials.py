@@ -163,7 +163,7 @@ class Exchange(Protocol):
 
         Raises:
             TransportError: no complete response arrived. Its `effect` says whether the form was sent.
-            ValueError: the URL is neither https nor plain http that the session allows, or a field holds a lone surrogate.
+            ValueError: the URL is neither https nor plain http that the session allows.
         """
         ...
 

@@ -73,6 +73,34 @@ async def test_closing_amid_an_own_call(service: BoardService, policy: AsyncRetr
     assert session._core.pool._connector is None
 
 
+class NoUser(StaticCredentials):
+    @property
+    def account(self) -> str:
+        raise LookupError("no current user")
+
+
+class Stop(BaseException):
+    """An exception that is no `Exception`."""
+
+
+def stop(event: object) -> None:
+    raise Stop
+
+
+@pytest.mark.parametrize("way", ["account", "timeout", "observer", "fields"])
+async def test_a_call_that_fails_before_its_request_leaves_nothing_behind(service: BoardService, way: str) -> None:
+    """No deadline ends its task later, and closing has nothing to wait for."""
+    provider = NoUser(service.token, service.key) if way == "account" else StaticCredentials(service.token, service.key)
+    observers: list[Any] = [stop] if way == "observer" else [lambda event: None]
+    async with AsyncSession(provider, service.base_url, observers=observers) as session:
+        with pytest.raises((LookupError, TypeError, Stop)):
+            if way == "account":
+                await session.members.me()
+            fields: Any = 7 if way == "fields" else {}
+            await session.exchange.post_form(service.auth_url, fields, timeout="soon" if way == "timeout" else 1)  # type: ignore[arg-type]  # -- what is refused
+        assert session.stats().in_flight == 0
+
+
 async def test_closing_before_the_first_call(service: BoardService) -> None:
     """A session that was never used closes without a trace."""
     session = service.session()
