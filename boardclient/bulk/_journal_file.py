@@ -287,11 +287,15 @@ class JournalFile:
         """Set a value of the metadata, within a transaction."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
+    def check(self) -> None:
+        """Raise an earlier error of the file again."""
+        if self._fault is not None:
+            raise JournalError(self._fault)
+
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Raise an earlier error of the file again, and remember a new one."""
-        if self._fault is not None:
-            raise JournalError(self._fault)
+        self.check()
         try:
             with translated(self.path):
                 yield

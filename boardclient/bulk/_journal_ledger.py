@@ -106,7 +106,7 @@ class RunFile:
                 content or another reference now. No row was logged, and in the latter cases the journal remains usable.
         """
         keys, contents = [key for key, _ in entries], [content_text(draft) for _, draft in entries]
-        with self.journal.transaction():
+        with self._transaction():
             self._record(outcomes)
             known = self._find(keys, contents)
             # Rarely any row is known: a run has given each a key of its own.
@@ -117,7 +117,7 @@ class RunFile:
 
     def record(self, outcomes: Sequence[Outcome], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be rows'."""
-        with self.journal.transaction():
+        with self._transaction():
             self._record(outcomes)
             self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
 
@@ -131,7 +131,7 @@ class RunFile:
     def finish(self, outcomes: Sequence[Outcome], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
         try:
-            with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
+            with self._transaction():  # even without outcomes: this raises an earlier error of the file
                 self._record(outcomes)
                 self.journal.note_unsent(released)
         finally:
@@ -140,7 +140,7 @@ class RunFile:
     def set_baseline(self, card_ids: Iterable[str]) -> None:
         """Store the ids of the cards on the board, once, before the first row is logged."""
         ordered = sorted({_storable(card_id) for card_id in card_ids})
-        with self.journal.transaction():
+        with self._transaction():
             self._insert("INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
             self.journal.set_meta("baseline", len(ordered))
         self.baseline = len(ordered)
@@ -156,6 +156,15 @@ class RunFile:
         with self.journal.guarded():
             rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
         return [Doubt(seq, key, read_content(content)) for seq, key, content in rows if not self._seen[seq]]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Run a transaction, unless another run has begun since: the lock file was removed, or the journal moved."""
+        with self.journal.transaction():
+            (runs,) = self._connection.execute("SELECT value FROM meta WHERE name = 'runs'").fetchone()
+            if runs != self.run:
+                raise JournalError(f"{self.journal.path} is in use by another run, which began during this one: this one ends")
+            yield
 
     # --- rows
 
@@ -217,7 +226,7 @@ class RunFile:
         return decisions
 
     def _log_again(self, key: RowKey, content: str, row: _Known) -> Decision:
-        """Decide about a row of an earlier run, and log it again if it is to be sent."""
+        """Decide about a row of an earlier run, and log it again if it is to be sent: with a new number, as the mark expects."""
         self._seen[row.seq] = True
         if row.key != key:
             self._connection.execute("UPDATE rows SET key = ? WHERE seq = ?", (key, row.seq))
@@ -225,9 +234,11 @@ class RunFile:
             return row.seq, "done", row.detail
         if row.state in _UNCHANGEABLE:
             return row.seq, "in doubt", row.detail
-        self._connection.execute("UPDATE rows SET content = ?, run = ? WHERE seq = ?", (content, self.run, row.seq))
+        self.last += 1
+        values = (self.last, content, self.run, row.seq)
+        self._connection.execute("UPDATE rows SET seq = ?, content = ?, run = ? WHERE seq = ?", values)
         self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (row.seq,))
-        return row.seq, "send", None
+        return self.last, "send", None
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
@@ -343,9 +354,10 @@ class JournalLedger(DurableLedger):
         """Note that a row may be sent. Called before its first request, if its number is above `released`.
 
         Raises:
-            JournalError: this can't be noted. The row must not be sent.
+            JournalError: this can't be noted, or an outcome could not be written. The row must not be sent.
         """
         self._check_open()
+        self._file.journal.check()
         # The last row stays unreleased until it is sent. After a kill its card proves whether those in doubt exist.
         released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged - 1))
         self._file.journal.lock.release_to(released)

@@ -156,7 +156,48 @@ async def test_a_reader_sees_what_is_in_doubt(path: Path) -> None:
     assert await run(path, range(40)) == ["in doubt"] * 16 + ["send"] * 24
 
 
+async def test_rows_that_two_killed_runs_did_not_send_are_not_in_doubt(path: Path) -> None:
+    """A row that is logged again stands above the mark of its run as a new one does."""
+    for expected in (["send"] * 40, ["in doubt"] * 16 + ["send"] * 24):
+        ledger = await opened(path)
+        given = rows(*range(40))
+        await ledger.admit(given)
+        assert [row.action for row in given] == expected
+        first = next(row for row in given if row.action == "send")
+        if first.seq > ledger.released:
+            ledger.release(first)
+        ledger._file.journal._opened.close()  # the process is gone
+    assert await run(path, range(40)) == ["in doubt"] * 32 + ["send"] * 8
+
+
 # --- mistakes
+
+
+@pytest.mark.parametrize("way", ["lock removed", "hard link", "moved"])
+async def test_a_run_ends_once_another_has_begun_on_its_journal(path: Path, way: str) -> None:
+    """The lock does not hold if its file is removed or the journal has another path, but the journal knows its last run."""
+    ledger = await opened(path)
+    given = rows("a", "b")
+    await ledger.admit(given)
+    ledger.release(given[0])
+    other = path.with_name("other")
+    if way == "lock removed":
+        path.with_name(f"{path.name}-lock").unlink()
+        other = path
+    else:
+        (other.hardlink_to(path) if way == "hard link" else path.rename(other))
+    second = await opened(other)
+    seen = rows("a", "b")
+    await second.admit(seen)
+    assert [row.action for row in seen] == ["in doubt", "in doubt"]
+    ledger.add_outcome(given[0], "created", Card("card"))
+    with pytest.raises(JournalError, match="another run"):
+        await ledger.confirmed()
+    with pytest.raises(JournalError, match="another run"):
+        ledger.release(given[1])
+    with pytest.raises(JournalError, match="another run"):
+        await ledger.aclose()
+    await second.aclose()
 
 
 async def test_a_second_run_is_refused(path: Path) -> None:

@@ -183,3 +183,22 @@ async def test_undone_rows_are_sent_again(trial: Trial) -> None:
     assert report.audit is not None
     assert report.audit.lost == 0
     assert await trial.cards() == Counter("abc")
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_a_card_that_was_undone_is_never_a_row_s_again(trial: Trial, marker: bool | None) -> None:
+    """The listing may still show it when the response of the row's next card is lost: the card bears the marker of the first."""
+    drafts = trial.drafts("abc", prefix="r")
+    await trial.run(drafts, marker=marker)
+    before = dict(trial.service.rules.cards)
+    for card_id in before:
+        await trial.session.cards.delete(card_id)
+    note_undone(trial.path, [*before])
+    trial.service.rules.cards.update(before)  # what was deleted is listed again
+    trial.service.faults.add(faults.drop(), "cards.create", call=len(trial.service.calls_of("cards.create")) + 2)
+    states, report = await trial.run(drafts, marker=marker)
+    assert states == ["created", "created" if marker else "unknown", "created"]
+    assert [row.detail for row in read_rows(trial.path, "done") if row.detail in before] == []
+    assert await trial.cards() == Counter("aabbcc" if marker else "aabcc")
+    assert report.audit is not None
+    assert report.audit.is_sound is (marker is True)
