@@ -157,6 +157,12 @@ class Content(NamedTuple):
             None if draft.due is None else _whole_seconds(draft.due),
         )
 
+    @classmethod
+    def of_card(cls, card: Card) -> Content:
+        """Return what a card shows. A text that it does not show is empty."""
+        due = None if card.due is None else _whole_seconds(card.due)
+        return cls(normal(card.name or ""), card.list_id or "", normal(card.desc or ""), due)
+
 
 def shown_fields(cards: Iterable[Card]) -> set[str]:
     """Return the fields that at least one card shows."""
@@ -187,14 +193,8 @@ class EqualCards:
         if fields not in self._indexes:
             index = self._indexes[fields] = {}
             for card in self._cards:
-                index.setdefault(_values(_content_of(card), fields), []).append(card)
+                index.setdefault(_values(Content.of_card(card), fields), []).append(card)
         return self._indexes[fields].get(_values(row, fields), ())
-
-
-def _content_of(card: Card) -> Content:
-    """Return what a card shows, in the form in which it is compared."""
-    due = None if card.due is None else _whole_seconds(card.due)
-    return Content(normal(card.name or ""), card.list_id or "", normal(card.desc or ""), due)
 
 
 def _values(content: Content, fields: Iterable[str]) -> Hashable:

@@ -19,7 +19,7 @@ from boardclient.bulk._recognition import Content
 from boardclient.bulk._waiting import to_the_end
 from boardclient.bulk.journal import JournalRow, note_undone, read_journal, read_rows
 from boardclient.errors import AuthenticationError, CredentialError, JournalError, NotFoundError, SessionClosedError
-from boardclient.models import Card, CardDraft
+from boardclient.models import Card
 
 __all__ = ["KeptCard", "Undo"]
 
@@ -49,7 +49,7 @@ class Undo:
         unchanged: The identifiers of the cards that are as they were sent. `run` deletes them.
         kept: The cards that were there before the run, and those that were changed since, with the reason. `run` adds what was
             changed meanwhile.
-        gone: The identifiers of the cards that did not exist any more.
+        gone: The identifiers of the cards that do not exist any more: two reads of each got 404.
         deleted: The identifiers of the cards that `run` has deleted.
         failed: Why cards could not be deleted, by their identifiers.
     """
@@ -62,20 +62,31 @@ class Undo:
         self.failed: dict[str, Exception] = {}
         self._caller = caller
         self._journal = journal
+        self._board_id = ""
         self._rows: dict[str, JournalRow] = {}
-        self._read: set[str] = set()
+        self._shown: set[str] = set()
         """The fields that cards show when they are read one by one."""
 
     async def _plan(self) -> None:
         identity = read_journal(self._journal).identity
-        service, board_id = identity.get("service"), identity.get("board")
-        if service != self._caller.identity["service"]:
-            raise JournalError(f"{self._journal} is the journal of {service}, not of this session's service")
-        if board_id is None:
+        if identity["service"] != self._caller.identity["service"]:
+            raise JournalError(f"{self._journal} is the journal of {identity['service']}, not of this session's service")
+        if "board" not in identity:
             raise JournalError(f"{self._journal} names no board: its cards can't be compared")
+        self._board_id = identity["board"]
         note_undone(self._journal, ())  # raises while a run uses it
-        cards: list[Card] = await self._caller.call(operations.BOARD_CARDS.request(board_id))
-        await asyncio.to_thread(self._compare, cards)
+        cards: list[Card] = await self._caller.call(operations.BOARD_CARDS.request(self._board_id))
+        unlisted = await asyncio.to_thread(self._compare, cards)
+        async with contextlib.aclosing(map_calls(self._caller, self._read, unlisted, None)) as results:
+            async for result in results:
+                if result.error is not None:
+                    raise result.error
+                if result.value is None:
+                    self.gone.append(result.item)
+                elif result.value.list_id is None:  # it may be on another board by now
+                    self.kept.append(KeptCard(result.value, "is not listed any more"))
+                elif self._is_unchanged(result.value, self._shown):
+                    self.unchanged.append(result.item)
 
     async def run(self) -> None:
         """Delete the cards that are unchanged, and note it in the journal.
@@ -87,8 +98,7 @@ class Undo:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
             JournalError: the journal can't be written.
         """
-        noted = 0
-        await self._note(self.gone)
+        over = [*self.gone]
         try:
             async with contextlib.aclosing(map_calls(self._caller, self._remove, self.unchanged, None)) as results:
                 async for result in results:
@@ -96,59 +106,74 @@ class Undo:
                         raise result.error
                     if result.error is not None:
                         self.failed[result.item] = result.error
-                    if len(self.deleted) >= noted + _BATCH:
-                        batch = self.deleted[noted:]
-                        noted += len(batch)
+                    elif result.value:
+                        over.append(result.item)
+                    if len(over) >= _BATCH:
+                        batch, over = over, []
                         await self._note(batch)
         finally:
-            await self._note(self.deleted[noted:])
+            await self._note(over)
 
     async def _note(self, card_ids: Sequence[str]) -> None:
         await to_the_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
 
-    def _compare(self, cards: Sequence[Card]) -> None:
-        """Compare each row's card with what was sent for it, as the board lists it."""
-        by_id, listed = {card.id: card for card in cards}, set[str]()
-        for card in cards:
-            _add_shown(card, listed)
-        self._rows = {row.detail or "": row for row in read_rows(self._journal, "done")}
-        there = [row for card_id, row in self._rows.items() if card_id in by_id]
-        sent = Counter(field for row in there for field in ("desc", "due") if getattr(row.content, field))
-        # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
-        listed |= {field for field, number in sent.items() if number == 1}
-        for card_id, row in self._rows.items():
-            if card_id not in by_id:
-                self.gone.append(card_id)
-            elif row.run == 0:
-                self.kept.append(KeptCard(by_id[card_id], "was there before"))
-            elif self._is_unchanged(by_id[card_id], row, listed):
-                self.unchanged.append(card_id)
+    async def _read(self, card_id: str) -> Card | None:
+        """Return a card, or None if it does not exist. A proxy may respond with 404 to everything for a while."""
+        for is_sure in (False, True):
+            try:
+                card: Card = await self._caller.call(operations.READ_CARD.request(card_id))
+            except NotFoundError:
+                if not is_sure:
+                    await self._caller.call(operations.BOARD_LISTS.request(self._board_id))
+            else:
+                _add_shown(card, self._shown)
+                return card
+        return None
 
-    async def _remove(self, card_id: str) -> None:
-        """Delete a card, unless it was changed meanwhile."""
-        with contextlib.suppress(NotFoundError):
-            card: Card = await self._caller.call(operations.READ_CARD.request(card_id))
-            _add_shown(card, self._read)
-            if not self._is_unchanged(card, self._rows[card_id], self._read):
-                return
+    async def _remove(self, card_id: str) -> bool:
+        """Delete a card, unless it was changed meanwhile. Return True if it does not exist any more."""
+        card = await self._read(card_id)
+        if card is None:
+            self.gone.append(card_id)
+        elif not self._is_unchanged(card, self._shown):
+            return False
+        else:
             await self._caller.call(operations.DELETE_CARD.request(card_id))
-        self.deleted.append(card_id)
+            self.deleted.append(card_id)
+        return True
 
-    def _is_unchanged(self, card: Card, row: JournalRow, shown: set[str]) -> bool:
-        """Return True if nothing was changed on a card. Otherwise note that it is kept, and why."""
-        desc, sent = card.desc or "", row.content
+    # --- comparing
+
+    def _compare(self, cards: Sequence[Card]) -> list[str]:
+        """Compare the cards of rows as the board lists them. Return the identifiers of those that it does not list."""
+        by_id, shown = {card.id: card for card in cards}, set[str]()
+        for card in cards:
+            _add_shown(card, shown)
+        self._rows = {row.detail or "": row for row in read_rows(self._journal, "done")}
+        listed = [(row, by_id[card_id]) for card_id, row in self._rows.items() if card_id in by_id]
+        sent = Counter(field for row, _ in listed for field in ("desc", "due") if getattr(row.content, field))
+        # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
+        shown |= {field for field, number in sent.items() if number == 1}
+        self.unchanged = [card.id for _, card in listed if self._is_unchanged(card, shown)]
+        return [card_id for card_id in self._rows if card_id not in by_id]
+
+    def _is_unchanged(self, card: Card, shown: set[str]) -> bool:
+        """Return True if a card is as it was sent for its row. Otherwise note that it is kept, and why."""
+        row, desc = self._rows[card.id], card.desc or ""
         if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
             desc = marked[2] or ""
-        now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
-        changes = {
+        now, sent = Content.of_card(attrs.evolve(card, desc=desc)), row.content
+        reasons = {
+            "was there before": row.run == 0,
             "was renamed": now.name != sent.name,
             "was moved": "list_id" in shown and now.list_id != sent.list_id,
             "has another description": "desc" in shown and now.desc != (sent.desc or ""),
             "has another due date": "due" in shown and now.due != sent.due,
         }
-        if any(changes.values()):
-            self.kept.append(KeptCard(card, " and ".join(words for words, is_so in changes.items() if is_so)))
-        return not any(changes.values())
+        why = " and ".join(words for words, is_so in reasons.items() if is_so)
+        if why:
+            self.kept.append(KeptCard(card, why))
+        return not why
 
     def __repr__(self) -> str:
         return f"<Undo {len(self.unchanged)} unchanged, {len(self.kept)} kept, {len(self.deleted)} deleted>"

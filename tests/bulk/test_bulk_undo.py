@@ -1,12 +1,13 @@
 """Undoing a bulk run from Python; tests/cli/test_undo.py has what may happen to its cards."""
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
 from bulk_helpers import World
 
-from boardclient import JournalError, SessionClosedError
+from boardclient import JournalError, ServerError, SessionClosedError
 from boardclient.bulk.journal import read_journal
 
 
@@ -44,6 +45,45 @@ async def test_what_was_deleted_before_an_undo_ended_is_noted(world: World) -> N
     assert read_journal(world.path).counts["undone"] == 4
     undo = await world.session.cards.plan_undo(world.path)
     assert (len(undo.unchanged), undo.gone) == (1, [])
+
+
+async def test_only_cards_that_two_reads_do_not_find_are_gone(world: World) -> None:
+    """A listing may be cut off, and a proxy may respond with 404 for a while."""
+    await world.finish(world.drafts(*range(6)))
+    cards = list(world.service.rules.cards)
+    listed = json.dumps([{"id": card_id, "name": f"card {n}"} for n, card_id in enumerate(cards[:2])]).encode()
+    world.service.faults.add(world.service.faults.foreign_body(listed), "boards.cards")
+    world.service.faults.add(world.service.faults.status(404), "cards.get", call=1)
+    await world.session.cards.delete(cards[5])
+    undo = await world.session.cards.plan_undo(world.path)
+    assert (len(undo.unchanged), undo.gone, undo.kept) == (5, [cards[5]], [])
+    world.service.faults.add(world.service.faults.status(404), "cards.get", call=len(world.service.calls_of("cards.get")) + 1)
+    await undo.run()
+    assert (len(undo.deleted), undo.failed, world.there) == (5, {}, [])
+
+
+async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World) -> None:
+    """It may be on another board. Cards that show no lists at all are compared without."""
+    await world.finish(world.drafts(*range(3)))
+    cards = [{"id": card.id, "name": card.name, "desc": card.desc} for card in world.service.rules.cards.values()]
+    shown = json.dumps(cards[:2]).encode()
+    world.service.faults.add(world.service.faults.foreign_body(shown), "boards.cards")
+    for number, card in enumerate((cards[2], *cards[:2]), 1):
+        body = json.dumps(card).encode()
+        world.service.faults.add(world.service.faults.foreign_body(body), "cards.get", call=number)
+    undo = await world.session.cards.plan_undo(world.path)
+    assert [(kept.card.id, kept.why) for kept in undo.kept] == [(cards[2]["id"], "is not listed any more")]
+    await undo.run()
+    assert sorted(undo.deleted) == sorted([cards[0]["id"], cards[1]["id"]])
+
+
+async def test_a_board_that_can_t_be_read_ends_the_plan(world: World) -> None:
+    """Nothing is taken for gone if the reads of single cards fail."""
+    await world.finish(world.drafts(0))
+    world.service.faults.add(world.service.faults.foreign_body(b"[]"), "boards.cards")
+    world.service.faults.add(world.service.faults.status(503), "cards.get")
+    with pytest.raises(ServerError):
+        await world.session.cards.plan_undo(world.path)
 
 
 @pytest.mark.parametrize(("has_board", "words"), [(False, "names no board"), (True, "in use")])
