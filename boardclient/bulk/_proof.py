@@ -205,6 +205,8 @@ class Evidence:
         """The lists of which samples are listed, with the number of the last request among these."""
         self._equal: set[str] = set()
         """Those of which a sample equals what was sent."""
+        self._longest: dict[str, int] = {}
+        """The length of the longest description that was sent for a sample of each list."""
         self.shows_names = True
         """Whether the names of all samples are shown as they were sent."""
         self.is_marked = markers.are_used
@@ -217,6 +219,7 @@ class Evidence:
         """The fields that are compared: all but those that no card shows, though a sample was sent with them."""
         for row, content, card in sent:
             self._lists[content.list_id] = max(row.sent_as, self._lists.get(content.list_id, 0))
+            self._longest[content.list_id] = max(len(content.desc or ""), self._longest.get(content.list_id, 0))
             if EqualCards([card], self.fields).to(content):
                 self._equal.add(content.list_id)
             self.shows_names = self.shows_names and normal(card.name or "") == content.name
@@ -239,15 +242,18 @@ class Evidence:
         """Return True if each sample shows its own marker, one of this list too."""
         return self.is_marked and list_id in self._lists
 
+    def is_longer(self, row: Content) -> bool:
+        """Return True if the description of a row is longer than that of each sample of its list: a limit may have dropped it."""
+        return len(row.desc or "") > self._longest.get(row.list_id, 0)
+
 
 class Suspects:
     """Cards that may belong to rows for which none was recognised: no row is known to have created them. Owned by one reading."""
 
     def __init__(self, cards: Sequence[Card], listed_in: Mapping[str, int], evidence: Evidence) -> None:
         self._cards = cards
-        self._described = [card for card in cards if card.desc]
         self._named: defaultdict[str, list[Card]] = defaultdict(list)
-        for card in self._described:
+        for card in cards:
             self._named[normal(card.name or "")].append(card)
         self._listed_in = listed_in
         self._evidence = evidence
@@ -257,20 +263,22 @@ class Suspects:
         """Return the cards that may belong to a row, which was last sent after `since` readings.
 
         Where every sample shows its marker, people may have replaced the row's by a description. Such a card has another one than
-        `own_desc`, and the row's name, or a name that shows nothing.
+        `own_desc`, and the row's name, or a name that shows nothing. A card without a description may be the row's only if the
+        row's was longer than those of the samples.
         """
-        if not self._evidence.shows_markers(row.list_id):
-            return self._listed_after(since, are_described=False)
-        if not self._evidence.shows_names:
-            return self._listed_after(since, are_described=True)
+        is_marked, may_lack = self._evidence.shows_markers(row.list_id), self._evidence.is_longer(row)
+        if not (is_marked and self._evidence.shows_names):
+            return self._listed_after(since, are_described=is_marked and not may_lack)
         own = normal(own_desc or "")
         return [
-            card for card in self._named.get(row.name, ()) if self._listed_in[card.id] > since and normal(card.desc or "") != own
+            card
+            for card in self._named.get(row.name, ())
+            if self._listed_in[card.id] > since and (may_lack if not card.desc else normal(card.desc) != own)
         ]
 
     def _listed_after(self, since: int, *, are_described: bool) -> Sequence[Card]:
         """Return the same list each time, since many rows have it."""
         if (since, are_described) not in self._later:
-            cards = self._described if are_described else self._cards
-            self._later[since, are_described] = [card for card in cards if self._listed_in[card.id] > since]
+            cards = [card for card in self._cards if self._listed_in[card.id] > since and (card.desc or not are_described)]
+            self._later[since, are_described] = cards
         return self._later[since, are_described]

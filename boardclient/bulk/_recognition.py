@@ -328,28 +328,34 @@ class RowMarkers:
         """Return the card of each row, by its place, that shows its marker.
 
         The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
-        equal or have as many cards. A card with the markers of several rows is that of the one whose name it has.
+        equal or have as many cards. A card with the markers of several rows is that of the one whose name it has. A marker that
+        others know, since the caller's function made it, may be mentioned in any description: it proves together with the name of
+        its row, or with all of its description.
         """
         if not self.are_used:
             return {}, {}
         places: defaultdict[str, list[int]] = defaultdict(list)
         names: defaultdict[str, set[str]] = defaultdict(set)
+        descs: defaultdict[str, set[str]] = defaultdict(set)
         for place, row in enumerate(rows):
             marker = (self.of(row) or "").casefold()
             places[marker].append(place)
             names[marker].add(normal(row.draft.name))
+            if not self.are_secret:
+                descs[marker].add(normal(self.description(row) or ""))
         named = {row.named for row in rows}
         claims: list[tuple[bool, bool, set[str], Card]] = []
         for card in cards:
             if shown := markers(card.desc) & places.keys():
-                own = {marker for marker in shown if normal(card.name or "") in names[marker]}
+                name, desc = normal(card.name or ""), normal(card.desc or "")
+                own = {marker for marker in shown if name in names[marker] or desc in descs[marker]}
                 claims.append((card.id not in named, not own, own or shown, card))
         marked: defaultdict[str, list[Card]] = defaultdict(list)
         shared: defaultdict[str, list[Card]] = defaultdict(list)
         # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
-        for _, _, claimed, card in sorted(claims, key=itemgetter(0, 1)):
+        for _, is_foreign, claimed, card in sorted(claims, key=itemgetter(0, 1)):
             for marker in claimed:
-                if len(claimed) > 1:
+                if len(claimed) > 1 or (is_foreign and not self.are_secret):
                     shared[marker].append(card)
                 elif len(marked[marker]) < len(places[marker]):
                     marked[marker].append(card)

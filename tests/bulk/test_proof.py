@@ -752,6 +752,38 @@ async def test_markers_prove_whatever_people_and_automations_change(world: World
 
 
 @pytest.mark.parametrize("names", [None, "TICKET"])
+async def test_a_marker_that_was_dropped_with_a_long_description_may_be_the_row_s(world: World, names: str | None) -> None:
+    """A service may limit the length of descriptions, of which shorter samples show nothing."""
+    world.service.rules.shape = shown_as(desc=lambda desc: "" if len(desc) > 100 else desc)
+    drafts = [CardDraft(name, world.lists[0], desc="y" * 200 if name == "b" else "text") for name in "abcd"]
+
+    def act() -> None:
+        for made in world.service.rules.cards.values() if names else ():
+            made.name = f"{names} {made.id}"
+
+    done = await run(world, drafts, committed="b", marker=True, before_reading=act)
+    assert done.states["b"] == "unknown"
+    assert Counter(world.sent)["b"] == 1
+
+
+@pytest.mark.parametrize(("field", "is_found"), [("name", True), ("desc", True), (None, False)])
+async def test_a_marker_that_others_know_proves_with_the_name_or_the_whole_description(
+    world: World, field: str | None, is_found: bool
+) -> None:
+    """Any card may mention it: a colleague's is not taken for the row's."""
+    marked = {"name": "b", "desc": "see b"} if field == "name" else {"name": "Ask", "desc": "[b]" if field else "see b and c"}
+    done = await run(
+        world,
+        "abcd",
+        lost="b",
+        marker=lambda draft: draft.name,
+        before_reading=lambda: add_card(world, marked["name"], desc=marked["desc"]),
+    )
+    assert done.states["b"] == ("created" if is_found else "unknown")
+    assert Counter(world.sent)["b"] == 1
+
+
+@pytest.mark.parametrize("names", [None, "TICKET"])
 async def test_a_marker_that_was_replaced_by_another_description_may_be_the_rows(world: World, names: str | None) -> None:
     """The name shows it. Where names are changed as well, any card with a description may be the row's."""
 
