@@ -10,8 +10,10 @@ import difflib
 import json
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
@@ -120,18 +122,15 @@ class Candidate:
 
 @attrs.frozen(kw_only=True)
 class UnknownRow:
-    """A row whose card may exist, beside similar cards, the most similar first."""
+    """A row whose card may exist, beside similar cards, the most similar first.
+
+    `suggestion` is the most similar one, if it is similar at all, no other card is as similar to the row, and no other row to the
+    card. A card that a row has is not suggested.
+    """
 
     row: JournalRow
     candidates: tuple[Candidate, ...] = ()
-
-    @property
-    def suggestion(self) -> Candidate | None:
-        """The most similar card, if it is similar at all and no other one is as similar."""
-        first, second = [*self.candidates[:2], None, None][:2]
-        if first is None or first.likeness < _LEAST_ALIKE or (second is not None and second.likeness == first.likeness):
-            return None
-        return first
+    suggestion: Candidate | None = None
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
@@ -191,7 +190,20 @@ def read_unknown(path: str | os.PathLike[str]) -> list[UnknownRow]:
     with contextlib.closing(JournalFile.open(path, None)) as journal, journal.guarded():
         cards = dict(journal.connection.execute("SELECT seq, cards FROM resembling").fetchall())
         rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, 0, limit=-1)
-    return [UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"))) for row in rows]
+        taken = {card_id for (card_id,) in journal.connection.execute("SELECT detail FROM outcomes WHERE state = 'done'")}
+    candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
+    likenesses: defaultdict[str, list[float]] = defaultdict(list)
+    for candidate in chain.from_iterable(candidates):
+        likenesses[candidate.card_id].append(candidate.likeness)
+    unknown = []
+    for row, found in zip(rows, candidates, strict=True):
+        best = next(iter(found), None)
+        if best is not None:
+            rivals = [*likenesses[best.card_id], *(other.likeness for other in found[1:])]
+            is_clear = sum(likeness >= best.likeness for likeness in rivals) == 1  # its own
+            best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in taken else None
+        unknown.append(UnknownRow(row=row, candidates=found, suggestion=best))
+    return unknown
 
 
 def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import click
 
-from boardclient.bulk.journal import UnknownRow, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.journal import UnknownRow, read_journal, read_unknown, resolve
 from boardclient.bulk.undo import KeptCard
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError
@@ -102,11 +102,9 @@ async def journal_resolve(
         out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
         return
     if accept:
-        taken = {item.detail for item in read_rows(file, "done")}
         for item in unknown:
-            if item.suggestion is not None and item.suggestion.card_id not in taken:  # a card is that of one row
+            if item.suggestion is not None:
                 resolve(file, item.row.key, card_id=item.suggestion.card_id)
-                taken.add(item.suggestion.card_id)
         unknown = read_unknown(file)
     names = _UNKNOWN[:-1] if fields is None else _UNKNOWN  # the reason is a long sentence
     show_all([record for item in unknown for record in _candidates(item)], names, fields)

@@ -163,6 +163,24 @@ async def test_unknown_rows_are_listed_beside_the_cards_that_may_be_theirs(trial
     assert [one.suggestion and one.suggestion.content.name for one in found] == ["Buy milk!", None, None]
 
 
+async def test_a_card_is_suggested_for_the_row_that_it_resembles_most(trial: Trial) -> None:
+    """A person who takes all suggestions gives no row the card of another, nor one that a row has meanwhile."""
+    trial.service.rules.shape = lambda operation, body: (
+        [{**card, "name": card["name"].title()} for card in body] if operation == "boards.cards" else body
+    )
+    for call in (2, 3):
+        trial.service.faults.add(faults.drop(commit=call == 3), "cards.create", call=call)
+    names = ["First", "call customer 1", "call customer 2", "Last"]
+    states, _ = await trial.run([CardDraft(name, trial.list_id) for name in names])
+    assert states == ["created", "unknown", "unknown", "created"]
+    lost, made = read_unknown(trial.path)
+    assert made.candidates[0].likeness > lost.candidates[0].likeness
+    assert (lost.suggestion, made.suggestion) == (None, made.candidates[0])
+    resolve(trial.path, made.row.key, card_id=made.candidates[0].card_id)
+    (lost,) = read_unknown(trial.path)
+    assert (len(lost.candidates), lost.suggestion) == (1, None)
+
+
 # --- undone
 
 
