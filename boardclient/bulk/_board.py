@@ -47,6 +47,8 @@ class RunBoard:
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
         self._appearances, self._new_appearances = IdSet(), array("q")
         """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
+        self._sent = array("q")
+        """Hashes of what was sent for the rows whose cards are known."""
         self._caller = caller
         self._hold = hold
         self._ledger = ledger
@@ -86,6 +88,17 @@ class RunBoard:
     def note_appearance(self, card_id: str, card: Card | CardDraft) -> None:
         """Note what a known card looks like, or what was sent for its row."""
         self._new_appearances.append(hash((card_id, appearance(card))))
+
+    def note_row(self, card_id: str, draft: CardDraft) -> None:
+        """Note the card of a row, and what was sent for it."""
+        self._sent.append(appearance(draft))
+        self.note_appearance(card_id, draft)
+
+    def sent_like(self, cards: Iterable[Card]) -> set[str]:
+        """Return the identifiers of the cards that look exactly like what was sent for a row whose card is known."""
+        looks = {card.id: appearance(card) for card in cards}
+        sent = set(filter(set(looks.values()).__contains__, self._sent))
+        return {card_id for card_id, look in looks.items() if look in sent}
 
     def is_noted(self, card_id: str, card: Card | CardDraft) -> bool:
         """Return True if this was noted: few runs ask, so the set is made only then."""

@@ -76,7 +76,7 @@ class Reconciler:
         if self.markers.are_secret:
             self.markers.of(row)
         self._samples.add(card_id, row)
-        self._board.note_appearance(card_id, row.draft)
+        self._board.note_row(card_id, row.draft)
 
     # --- rows in doubt
 
@@ -284,6 +284,8 @@ class Reconciler:
             if card.id not in self._named
             and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
         }
+        if listing.has_baseline and not self.markers.are_used:
+            copied |= self._board.sent_like(others) - self._named
         second = self.markers.cards_of_rows(others) | equal_to(row for _, row in self._samples) | copied
         return second - equal_to(self._unknown) - self.markers.cards_of(self._unknown, others)
 

@@ -509,6 +509,7 @@ async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(worl
     drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
     done = await run(world, drafts, journal=world.path)
     add_card(world, "card 40")
+    record(world, "card 40").list_id = world.lists[1]  # and one of the two was moved since
     again = await run(world, drafts, journal=world.path)
     assert done.audit.is_sound
     assert [card.name for card in again.audit.duplicated] == ["card 40"]
