@@ -78,6 +78,7 @@ class Engine:
         # Each row that waits is in one of these places.
         self._ready = deque[Row]()  # rows to be sent: those that were put off, the longest ago first, then the others
         self._kept_back: dict[str, Row] = {}  # the last row of each list, whose card makes the next listing longer
+        self._refused_before: list[Row] = []  # by an earlier run: they are sent after all others
         self._paused: dict[Row, asyncio.TimerHandle] = {}
         self._refused, self._doubted, self._open_rows = deque[Row](), deque[Row](), deque[Row]()
         self._aside = {"refused": self._refused, "doubted": self._doubted, "open": self._open_rows}
@@ -251,7 +252,10 @@ class Engine:
     def _admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
         if row.action == "send":
-            if self._options.board_id is None or (problem := self._board.problem(row)) is None:
+            if row.detail is not None:
+                self._refused_before.append(row)
+                row.detail = None
+            elif self._options.board_id is None or (problem := self._board.problem(row)) is None:
                 self._happen(row, "admitted")
             else:
                 self._happen(row, "unsendable", error=problem)
@@ -519,6 +523,11 @@ class Engine:
         while True:
             if not self._is_quiet:
                 await self._wait_for_change()
+            elif self._refused_before:
+                rows, self._refused_before = self._refused_before, []
+                for row in rows:
+                    self._admit(row)
+                self._dispatch()
             elif self._refused:  # nothing is left to send that could show whose fault the refusals were
                 self._happen(self._refused.popleft(), "accepted another")
             elif self._doubted or (self._open_rows and self._has_grown and not self._kept_back):
@@ -603,7 +612,7 @@ class Engine:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
         for timer in self._paused.values():
             timer.cancel()
-        places = (self._ready, self._paused, self._refused, self._doubted, self._open_rows)
+        places = (self._ready, self._refused_before, self._paused, self._refused, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
         for place in (*places, self._kept_back):
             place.clear()

@@ -26,7 +26,7 @@ from boardclient.models import Card, CardDraft
 T = TypeVar("T")
 
 Decision: TypeAlias = tuple[int, RowAction, "str | None"]
-"""What to do with a row: its number, the action, and the card's id if it is done, the reason if it is in doubt."""
+"""What to do with a row: its number, the action, and the card's id if it is done, otherwise why it is in doubt or was refused."""
 Outcome: TypeAlias = tuple[int, RowState, "str | None"]
 """The outcome of a row: its number, its state, and the card's id if it is done, otherwise the reason."""
 
@@ -238,7 +238,7 @@ class RunFile:
         values = (self.last, content, self.run, row.seq)
         self._connection.execute("UPDATE rows SET seq = ?, content = ?, run = ? WHERE seq = ?", values)
         self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (row.seq,))
-        return self.last, "send", None
+        return self.last, "send", row.detail if row.state == "failed" else None
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
@@ -346,7 +346,7 @@ class JournalLedger(DurableLedger):
         decisions = await self._do(self._file.admit, [(row.key, row.draft) for row in rows], self._take_pending())
         for row, (seq, action, detail) in zip(rows, decisions, strict=True):
             row.seq = seq
-            if action != "send":
+            if action != "send" or detail is not None:
                 row.action, row.detail, row.is_earlier = action, detail, action == "in doubt"
         self._logged = self._file.last
 

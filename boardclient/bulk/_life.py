@@ -140,7 +140,7 @@ class Row:
     action: RowAction = "send"
     """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
     detail: str | None = None
-    """The card's id if an earlier run has created it, the reason if it is in doubt."""
+    """The card's id if an earlier run has created it, the reason if it is in doubt or was refused."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None

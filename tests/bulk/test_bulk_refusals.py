@@ -1,6 +1,7 @@
 """Rows that get a 429: when they are sent again, and when they fail."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
 
-from boardclient import BulkProgress, Pace, RateLimitError
+from boardclient import BadRequestError, BulkProgress, Pace, RateLimitError
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -29,6 +30,21 @@ async def test_refused_cards_are_sent_before_others(moments: Moments, path: Path
     memory.script = {"a": [RateLimitError("429", 429)] * 2}
     await memory.results("abcdefgh", journal=path, concurrency=1)
     assert [name for name, _ in memory.sent] == [*"aaabcdefgh"]
+
+
+@pytest.mark.parametrize("board_id", ["board", None])
+async def test_what_an_earlier_run_saw_refused_is_sent_after_all_others(
+    moments: Moments, path: Path, board_id: str | None
+) -> None:
+    """Rows that are always refused are an outage to a run: the rows behind them must not wait for it in each run."""
+    memory = Memory(moments, seconds=0.0)
+    memory.script = {name: [BadRequestError("400", 400)] * 2 for name in "ab"}
+    first = await memory.results("abc", journal=path, concurrency=1, board_id=board_id)
+    assert {result.draft.name: result.state for result in first} == {"a": "failed", "b": "failed", "c": "created"}
+    memory.sent.clear()
+    again = await memory.results("abcdef", journal=path, concurrency=1, board_id=board_id)
+    assert [name for name, _ in memory.sent] == [*"defab"]
+    assert Counter(result.state for result in again) == {"failed": 2, "already": 1, "created": 3}
 
 
 @pytest.mark.parametrize("number", [1, 3])
