@@ -305,7 +305,9 @@ class Engine:
         """Note the failure of a row's request."""
         self._tally.add_attempts(failure.attempts)
         event = event_of(failure, row.sends + 1, row.refusals + 1)
-        if event != "given back" and not self._hold.note_failure(failure):
+        if failure.effect is Effect.DONE and self._reads_board:
+            self._note_accepted(row)  # what the service has made is on the board
+        elif event != "given back" and not self._hold.note_failure(failure):
             self.halt(failure if self._hold.reason is None else _waited(failure, "nothing was accepted for too long"))
         pause: float | None = 0.0
         if event == "put off":

@@ -448,6 +448,14 @@ async def test_the_audit_names_the_cards_that_the_errors_name(world: World) -> N
     assert done.audit.resembling == done.audit.duplicated == ()
 
 
+async def test_successes_that_name_no_card_are_no_outage(world: World) -> None:
+    """The service accepts each row, and the board shows what it has made."""
+    world.service.rules.shape = lambda operation, body: {} if operation == "cards.create" else body
+    done = await run(world, [CardDraft(f"card {number}", world.lists[0]) for number in range(60)], concurrency=4)
+    assert set(done.states.values()) == {"created"}
+    assert (len(world.sent), done.audit.recovered, done.audit.is_sound) == (60, 60, True)
+
+
 async def test_rows_that_differ_in_what_is_not_shown_are_not_confused(world: World) -> None:
     """The listing shows no dates. Of two rows with one name one exists: both are unknown."""
     world.service.rules.shape = shown_as(due=lambda due: None)
