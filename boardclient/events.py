@@ -98,7 +98,7 @@ WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
 
 
 BulkPhase: TypeAlias = Literal["reading the board", "creating", "waiting"]
-"""What a bulk run does: read its board, create cards, or wait until the board is read for rows in doubt."""
+"""What a bulk run does: read its board, create cards, or wait until the board is read, for rows in doubt or again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -157,7 +157,8 @@ class BulkProgress:
         until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
         if self.waiting_for == "retry-after":
             return f"{until}, as the service asks"
-        return f"{until} for {'1 row' if self.in_doubt == 1 else f'{self.in_doubt:,} rows'} in doubt"
+        rows = f"{'1 row' if self.in_doubt == 1 else f'{self.in_doubt:,} rows'} in doubt"
+        return f"{until} for {rows if self.in_doubt else 'cards that are not listed yet'}"
 
 
 _WAITS: Final[Mapping[WaitReason | None, str]] = {

@@ -35,9 +35,18 @@ class RunBoard:
 
     `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be
     missing from the listing. A read that fails for a reason that may pass is repeated for as long as a hold of the run lasts.
+    `on_wait` is called with the seconds of a wait for cards that are not listed yet, and with None after it.
     """
 
-    def __init__(self, caller: Pipeline, hold: Hold, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
+    def __init__(
+        self,
+        caller: Pipeline,
+        hold: Hold,
+        board_id: str | None,
+        ledger: Ledger,
+        settle_seconds: float,
+        on_wait: Callable[[float | None], object],
+    ) -> None:
         self.board_id = board_id
         self.lists: frozenset[str] | None = None
         """Its lists, None if they are not known."""
@@ -53,6 +62,7 @@ class RunBoard:
         self._hold = hold
         self._ledger = ledger
         self._settle_seconds = settle_seconds
+        self._on_wait = on_wait
         self._baseline: IdSet | None = None
         self._deleted: set[str] = set()
         self._moved: set[str] = set()
@@ -124,7 +134,7 @@ class RunBoard:
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
     async def listing(self, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
-        """Read the cards. If some are missing that may be too new to be listed, wait and read them again.
+        """Read the cards. If some of this run are missing that may be too new to be listed, wait and read them again.
 
         The arguments are those of `Listing`.
 
@@ -134,8 +144,10 @@ class RunBoard:
         confirmed = await self._ledger.confirmed()
         listing = await self._listed(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
-        if listing.missing and wait > 0:
+        if listing.missing and wait > 0 and await self._ledger.count_earlier(listing.lacks) < listing.missing:
+            self._on_wait(wait)
             await asyncio.sleep(wait)
+            self._on_wait(None)
             listing = await self._listed(confirmed, samples, is_recycled)
         return listing
 

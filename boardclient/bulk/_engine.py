@@ -71,7 +71,7 @@ class Engine:
         }
         self._hold = Hold(caller.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
-        self._board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds)
+        self._board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker)
         self._reads_board = options.unknown == "reconcile"
 
@@ -201,6 +201,13 @@ class Engine:
         self._tally.begin_phase(phase, words, seconds)
         self._set_most()
         self._notify()
+
+    def _note_wait(self, seconds: float | None) -> None:
+        """Note that the board is read again after so many seconds, or now."""
+        if seconds is None:
+            self._begin_phase("reading the board")
+        else:
+            self._begin_phase("waiting", f"cards are not listed yet, the board is read again in {seconds:.1f} s", seconds)
 
     def _notify(self) -> None:
         if (error := self._tally.notify(self.snapshot)) is not None:

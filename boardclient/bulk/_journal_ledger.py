@@ -53,6 +53,7 @@ _DOUBTS: Final = (
 )
 _BASELINE: Final = "SELECT card_id FROM baseline"
 _DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
+_DONE_BEFORE: Final = "SELECT detail FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND run < {}"
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
 
 
@@ -390,6 +391,14 @@ class JournalLedger(DurableLedger):
 
         self._write_pending()
         return await self._do(find)
+
+    async def count_earlier(self, condition: Callable[[str], bool]) -> int:
+        """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
+
+        def count() -> int:
+            return sum(map(condition, self._file.ids(_DONE_BEFORE.format(self._file.run))))
+
+        return await self._do(count)
 
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return the rows that earlier runs left in doubt and that this one did not get."""

@@ -101,6 +101,10 @@ class Ledger(Protocol):
         """Return up to `most` of these identifiers for which a condition holds."""
         ...
 
+    async def count_earlier(self, condition: Callable[[str], bool]) -> int:
+        """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
+        ...
+
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return the rows that earlier runs left in doubt and that this one did not get."""
         ...
@@ -174,6 +178,10 @@ class MemoryLedger:
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
         """Return nothing: only hashes are kept."""
         return set()
+
+    async def count_earlier(self, condition: Callable[[str], bool]) -> int:
+        """Return 0: there are no earlier runs."""
+        return 0
 
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return none: there are no earlier runs."""

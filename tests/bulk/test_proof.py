@@ -12,7 +12,7 @@ import attrs
 import pytest
 from bulk_helpers import World
 
-from boardclient import AuthenticationError, BulkReport, CardDraft, CardResult
+from boardclient import AuthenticationError, BulkProgress, BulkReport, CardDraft, CardResult
 from boardclient.bulk import resolve
 from boardclient.errors import JournalError
 from boardclient.testing import faults
@@ -696,8 +696,8 @@ async def test_a_listing_that_shows_no_lists_proves_too(world: World) -> None:
 
 
 async def test_a_confirmed_card_that_is_too_new_to_be_listed_is_waited_for(world: World, passing_time: Any) -> None:
-    """The board is read once more when the last card must be listed."""
-    reads = 0
+    """The board is read once more when the last card must be listed, and the progress says until when."""
+    reads, shown = 0, list[BulkProgress]()
 
     def shape(operation: str, body: Any) -> Any:
         nonlocal reads
@@ -705,9 +705,20 @@ async def test_a_confirmed_card_that_is_too_new_to_be_listed_is_waited_for(world
         return body[:-1] if operation == "boards.cards" and reads == 4 else body
 
     world.service.rules.shape = shape
-    done = await run(world, "abcd", lost="b", settle=5.0)
+    done = await run(world, "abcd", lost="b", settle=5.0, on_progress=shown.append)
     assert set(done.states.values()) == {"created"}
     assert (done.audit.hidden, done.audit.is_sound) == (0, True)
+    waits = [progress.status.partition(" for ")[2] for progress in shown if progress.phase == "waiting"]
+    assert waits[-1] == "cards that are not listed yet"
+
+
+async def test_a_card_of_an_earlier_run_that_is_gone_is_not_waited_for(world: World) -> None:
+    """People delete cards at any time: each later run that creates one would wait for as long as the service may take."""
+    await run(world, "ab", journal=world.path)
+    world.service.rules.cards.pop(record(world, "a").id)
+    async with asyncio.timeout(60):
+        again = await run(world, "abc", journal=world.path, settle=1000.0)
+    assert (again.report.created, again.report.already, again.audit.lost) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("status", [500, 403])
