@@ -206,9 +206,9 @@ class RunBoard:
         if len(unlisted) < listing.missing:
             unlisted |= await self._ledger.find_confirmed(listing.lacks, _MOST_ASKED)
         is_there = await self._is_one_there(sorted(unlisted - self._deleted - self._moved)[:_MOST_ASKED])
-        deleted = len(unlisted & self._deleted)
+        deleted = unlisted & self._deleted
         is_unexplained = len(unlisted) < min(listing.missing, _MOST_ASKED)
-        return Missing(deleted, listing.missing - deleted, is_incomplete=is_there or is_unexplained)
+        return Missing(frozenset(deleted), listing.missing - len(deleted), is_incomplete=is_there or is_unexplained)
 
     async def _is_one_there(self, card_ids: Sequence[str]) -> bool:
         """Return True if a card may be on the board, in a list that is open."""

@@ -335,6 +335,10 @@ class JournalLedger(DurableLedger):
         """Whether no row was ever logged."""
         return self._file.last == 0
 
+    def is_in_input(self, card_id: str) -> bool:
+        """Return False if the row of a confirmed card is not in the input any more."""
+        return card_id in self.seen
+
     async def admit(self, rows: Sequence[Row]) -> None:
         """Log the rows to be sent, and set on the others what earlier runs did.
 

@@ -57,6 +57,10 @@ class Ledger(Protocol):
     seen: IdSet
     """The identifiers that responses to this run have named, and those of cards that it knows. The engine adds them."""
 
+    def is_in_input(self, card_id: str) -> bool:
+        """Return False if the row of a confirmed card is not in the input any more."""
+        ...
+
     async def admit(self, rows: Sequence[Row]) -> None:
         """Decide what to do with rows, and set it on them. Those to be sent are logged on return."""
         ...
@@ -147,6 +151,10 @@ class MemoryLedger:
         self.released = sys.maxsize
         self.seen = IdSet()
         self._baseline: IdSet | None = None
+
+    def is_in_input(self, card_id: str) -> bool:
+        """Return True: there are no earlier runs."""
+        return True
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Leave all rows to be sent."""

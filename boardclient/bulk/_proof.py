@@ -25,13 +25,13 @@ _SAMPLES_AT_EACH_END: Final = 32
 
 
 class Missing(NamedTuple):
-    """How many confirmed cards a listing lacks.
+    """The confirmed cards that a listing lacks.
 
-    `deleted` are those that are deleted, `hidden` those that exist, or may. `is_incomplete` says that one of them may be on the
-    board, in a list that is open, so that the listing may be cut off.
+    `deleted` are the identifiers of those that are deleted, `hidden` the number of those that exist, or may. `is_incomplete` says
+    that one of them may be on the board, in a list that is open, so that the listing may be cut off.
     """
 
-    deleted: int = 0
+    deleted: frozenset[str] = frozenset()
     hidden: int = 0
     is_incomplete: bool = False
 

@@ -98,7 +98,7 @@ class Reconciler:
             return self.give_up(rows, f"the board could not be read: {error.message}")
         why = None
         if missing.is_incomplete:
-            total = listing.confirmed + missing.deleted + missing.hidden
+            total = listing.confirmed + len(missing.deleted) + missing.hidden
             why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
         findings = await self._judge(rows, listing, why)
         for row, card, unknown, _ in findings:
@@ -252,17 +252,19 @@ class Reconciler:
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         others = [*listing.unaccounted, *(card for card in listing.recycled if card.id in self._named)]
         second = self._second_cards(others, listing)
+        lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
         duplicated = [card for card in others if card.id in second]
         unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
         resembling = [card for card in chain(unexpected, duplicated) if card.id in self._named]
         return BulkAudit(
             confirmed=listing.confirmed,
             recovered=self._recovered,
-            lost=missing.deleted,
+            lost=len(lost),
             hidden=missing.hidden,
             reused=max(listing.reused, self._replaced) + sum(listing.has_row(row.named or "") for row in self._unknown),
             duplicated=tuple(duplicated[:_MOST_AUDITED]),
             unexpected=tuple(unexpected[:_MOST_AUDITED]),
+            lost_cards=tuple(map(Card, lost)),
             resembling=tuple(resembling[:_MOST_AUDITED]),
             unproven=tuple(row.draft for row in self._unknown[:_MOST_AUDITED]),
         )

@@ -64,7 +64,7 @@ class BulkAudit:
     Attributes:
         confirmed: The number of listed cards that are known to belong to rows.
         recovered: The number of rows in doubt whose cards were found on the board.
-        lost: The number of confirmed cards that are deleted.
+        lost: The number of confirmed cards of rows in the input that are deleted.
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         reused: The number of rows whose response named the card of another row. They may have no card of their own.
         duplicated: Second cards of rows: they show the marker of a row that has a card, or equal what was sent for it. A card of
@@ -72,6 +72,7 @@ class BulkAudit:
         unexpected: Other cards that belong to no known row and did not exist before the run. Those of others are no fault.
         resembling: Those of `duplicated` and `unexpected` that may belong to rows that are unknown, whose errors name them.
         unproven: The drafts of the rows that stayed unknown.
+        lost_cards: The lost cards, of which only the id is known.
     """
 
     confirmed: int = 0
@@ -83,6 +84,7 @@ class BulkAudit:
     unexpected: tuple[Card, ...] = ()
     resembling: tuple[Card, ...] = ()
     unproven: tuple[CardDraft, ...] = ()
+    lost_cards: tuple[Card, ...] = ()
 
     @property
     def is_wrong(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -15,7 +15,7 @@ import attrs
 
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
-from boardclient.bulk.journal import RowKey
+from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
@@ -249,7 +249,7 @@ class ImportRun:
             again = "; the same command line sends them again" if is_resumable else ""
             raise CommandError(f"{plural(report.failed, 'row')} failed{again}")
         if audit is not None and audit.is_wrong:
-            raise CommandError("not every row has a card of its own, exactly once")
+            raise CommandError("some rows have no card any more, or more than one: see above")
         if report.unknown:
             again = "the same command line looks again" if is_resumable else "look at the board, since no journal was kept"
             if self.options.journal is not None:
@@ -261,7 +261,10 @@ class ImportRun:
             raise NotProvenError("the board could not be read at the end, so lost and second cards are not ruled out")
 
     def _print_end(self, report: BulkReport) -> None:
-        for text in [] if report.audit is None else _audit_lines(report.audit):
+        keys: dict[str | None, str] = {}
+        if report.audit is not None and report.audit.lost and self.options.journal is not None:
+            keys = {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
+        for text in [] if report.audit is None else _audit_lines(report.audit, keys):
             note(text, fg="red")
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
@@ -290,14 +293,14 @@ def _named(value: object) -> object:
     return {"reference": value.reference, "name": value.name} if isinstance(value, CardDraft) else value
 
 
-def _audit_lines(audit: BulkAudit) -> list[str]:
-    """Return lines on what the board showed at the end. Cards of one kind are named up to a number."""
+def _audit_lines(audit: BulkAudit, keys: Mapping[str | None, str]) -> list[str]:
+    """Return lines on what the board showed at the end. `keys` are words for the rows of lost cards, as far as they are known."""
     counts = {
-        "lost": f"{audit.lost} of the confirmed cards are not on the board",
         "hidden": f"{audit.hidden} of the confirmed cards are not listed, so the listing is incomplete",
         "reused": f"{audit.reused} rows were given the card of another row, and may have none of their own",
     }
     return [
+        *first_lines("lost", [f"the card {card.id}{keys.get(card.id, '')} was deleted" for card in audit.lost_cards]),
         *(f"{name}: {words}" for name, words in counts.items() if getattr(audit, name)),
         *first_lines("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated]),
         *first_lines("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling]),

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from bulk_helpers import World
 
-from boardclient import AuthenticationError, BulkProgress, BulkReport, CardDraft, CardResult
+from boardclient import AuthenticationError, BulkProgress, BulkReport, Card, CardDraft, CardResult
 from boardclient.bulk import resolve
 from boardclient.errors import JournalError
 from boardclient.testing import faults
@@ -723,9 +723,10 @@ async def test_a_card_of_an_earlier_run_that_is_gone_is_not_waited_for(world: Wo
 
 @pytest.mark.parametrize("status", [500, 403])
 async def test_a_card_that_cannot_be_read_may_be_there(world: World, status: int, passing_time: Any) -> None:
-    """Only 404 shows that a card is deleted. Its row need not be in the input."""
+    """Only 404 shows that a card is deleted. It is lost if its row is in the input: otherwise the row was taken out with it."""
     await run(world, "a", journal=world.path)
-    world.service.rules.cards.pop(record(world, "a").id)
+    gone = record(world, "a").id
+    world.service.rules.cards.pop(gone)
     world.service.faults.add(faults.status(status), "cards.get")
     drafts = [CardDraft(name, world.lists[0], reference=name) for name in "bcd"]
     async with world.run(drafts, settle=0.0, concurrency=1) as opened:
@@ -734,7 +735,9 @@ async def test_a_card_that_cannot_be_read_may_be_there(world: World, status: int
     assert (report.audit.lost, report.audit.hidden) == (0, 1)
     world.service.faults.clear()
     again = await run(world, drafts, journal=world.path)
-    assert (again.audit.lost, again.audit.hidden) == (1, 0)
+    assert (again.audit.lost, again.audit.lost_cards, again.audit.hidden, again.audit.is_sound) == (0, (), 0, True)
+    again = await run(world, [CardDraft("a", world.lists[0]), *drafts], journal=world.path)
+    assert (again.audit.lost, again.audit.lost_cards, again.audit.hidden) == (1, (Card(gone),), 0)
 
 
 async def test_credentials_that_are_refused_while_the_board_is_read_end_the_run(world: World) -> None:

@@ -477,7 +477,7 @@ class Misleading:
 @pytest.mark.parametrize(
     ("kind", "code", "line", "message"),
     [
-        ("lost", 1, "lost: 1 of the confirmed cards are not on the board", "not every row has a card of its own"),
+        ("lost", 1, " of position 0 was deleted\n", "some rows have no card any more, or more than one"),
         ("hidden", 3, "hidden: 3 of the confirmed cards are not listed", "the board does not list every card"),
         ("resembling", 3, "resembling: 'B!' (", "1 row may exist or not"),
         ("unread", 3, "the board could not be read at the end: ", "the board could not be read at the end"),
@@ -492,6 +492,16 @@ def test_what_the_board_shows_at_the_end_is_said_and_decides(
     assert line in result.err
     assert message in result.err.splitlines()[-1]
     assert ("audit_error" in summary(result.out)) is (kind == "unread")
+
+
+def test_a_card_that_people_have_deleted_is_named_until_its_row_is_taken_out(cli, board_service, board, csv_file) -> None:
+    assert cli("import", csv_file("name,reference\nA,a\nB,b\n"), *into(board)).code == 0
+    gone = next(iter(board_service.rules.cards))
+    del board_service.rules.cards[gone]
+    code, _, err = cli("import", csv_file("name,reference\nA,a\nB,b\nC,c\n"), *into(board))
+    assert code == 1
+    assert err.startswith(f"lost: the card {gone} of reference 'a' was deleted\n")
+    assert cli("import", csv_file("name,reference\nB,b\nC,c\n"), *into(board))[::2] == (0, "")
 
 
 def test_lists_of_cards_are_cut_at_20(cli, board_service: BoardService, board, csv_file) -> None:
