@@ -19,7 +19,7 @@ from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
 from boardclient.cli._output import local, note, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
-from boardclient.cli._running import Client, prints, reading, runs
+from boardclient.cli._running import Client, reading, runs
 
 commands = Group("account")
 
@@ -28,7 +28,7 @@ _WORST_CLOCK_SECONDS = 60.0
 
 @commands.command("login")
 @click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@prints("signed in", "service", "account", "kept_in", needs="settings")
+@runs("signed in", "service", "account", "kept_in", needs="settings")
 async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
@@ -79,7 +79,7 @@ def _name_of(member: boardclient.Member) -> str | None:
 
 
 @commands.command("logout")
-@prints("signed out", "service", "deleted", needs="settings")
+@runs("signed out", "service", "deleted", needs="settings")
 async def logout(settings: Settings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 

@@ -118,9 +118,7 @@ class Number(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number. A range alone lets "nan" pass, which equals no number and is on neither side of one."""
         number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
-        return number
+        return number if math.isfinite(number) else self.fail(f"{value!r} is no finite number", param, ctx)
 
 
 class WholeNumber(click.IntRange):

@@ -13,7 +13,7 @@ from boardclient.bulk.undo import KeptCard
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError
 from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
-from boardclient.cli._running import Client, confirm, prints, runs
+from boardclient.cli._running import Client, confirm, runs
 
 commands = Group("journal")
 
@@ -31,7 +31,7 @@ def journal() -> None:
 
 @journal.command("show")
 @_journal_argument
-@prints("journal", needs="nothing")
+@runs("journal", needs="nothing")
 async def journal_show(file: Path) -> Mapping[str, object]:
     """Show a summary of a journal, also while an import runs: its service and board, its runs, and its rows by state.
 
@@ -203,7 +203,7 @@ async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | 
 @ledger.command("drain")
 @_ledger_option
 @_job_option
-@prints("the workers end once their requests are completed", needs="nothing")
+@runs("the workers end once their requests are completed", needs="nothing")
 async def ledger_drain(ledger: str, job: str | None) -> Mapping[str, object]:
     """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
 

@@ -311,8 +311,6 @@ class Settings:
         if not profile.kept_in:
             return False
         await profile.forget_secrets()
-        if self.profiles.current == profile.base_url:
-            self.profiles.current = None
         self.profiles.write()
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from datetime import tzinfo
@@ -15,8 +16,8 @@ from boardclient.cli._errors import UsageError
 from boardclient.cli._output import local, note, quoted, show, show_all
 from boardclient.cli._profiles import Settings
 from boardclient.cli._rows import parse_due
-from boardclient.cli._running import Client, confirm, prints, runs
-from boardclient.events import Event
+from boardclient.cli._running import Client, confirm, runs
+from boardclient.events import BulkProgress, Event
 
 commands = Group("records")
 
@@ -40,7 +41,7 @@ def _shown(value: str, identifier: str) -> str:
 
 
 @commands.command("whoami")
-@prints("member")
+@runs("member")
 async def whoami(client: Client) -> Mapping[str, Any]:
     """Show the member whose token is used, with all fields that the service sends."""
     member = await client.session.members.me()
@@ -58,7 +59,7 @@ def board_group() -> None:
     "--default-lists/--no-default-lists", default=None, help="Create To Do, Doing and Done.", show_default="the service decides"
 )
 @click.option("--organization", metavar="ID", help="The organization that it belongs to.")
-@prints("board created", *_BOARD, writes=True)
+@runs("board created", *_BOARD, writes=True)
 async def board_create(client: Client, name: str, default_lists: bool | None, organization: str | None) -> Mapping[str, Any]:
     """Create a board. Later commands on this machine know it by its name, too.
 
@@ -107,7 +108,7 @@ async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None
 @board_group.command("name")
 @click.argument("board_id", metavar="BOARD_ID", help="The board's identifier.")
 @click.argument("name", metavar="NAME", help="The name by which commands on this machine know it.")
-@prints("board named", "id", "name", needs="settings")
+@runs("board named", "id", "name", needs="settings")
 async def board_name(settings: Settings, board_id: str, name: str) -> Mapping[str, Any]:
     """Let commands on this machine know a board by a name. Nothing is sent."""
     settings.learn(board_id, name)
@@ -123,7 +124,7 @@ def list_group() -> None:
 @name_argument("The list's name.")
 @board_option("The board that gets the list.", required=True)
 @click.option("--pos", metavar="POS", help="The position: top, bottom, or another value that the service accepts.")
-@prints("list created", *_LIST, writes=True)
+@runs("list created", *_LIST, writes=True)
 async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str, Any]:
     """Create a list on a board.
 
@@ -136,7 +137,7 @@ async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str
 @click.argument("list_", metavar="LIST", help="An identifier, or a name with --board.")
 @board_option("The board on which to look for a name.")
 @yes_option
-@prints("list archived", *_LIST, writes=True)
+@runs("list archived", *_LIST, writes=True)
 async def list_archive(client: Client, list_: str, yes: bool) -> Mapping[str, Any]:
     """Archive a list. The service documents no way to undo this, so it asks first."""
     list_id = await client.list_id(list_)
@@ -158,19 +159,6 @@ _into_list = click.option(
 )
 
 
-class _WaitingTold:
-    """Says that a creation waits for the time at which its card must be on the board."""
-
-    def __init__(self) -> None:
-        self._said: object = None
-
-    def __call__(self, event: Event) -> None:
-        until = getattr(event, "wait_ends_at", None)
-        if until is not None and until != self._said:
-            self._said = until
-            note(f"the response was lost: the board is read at {until.astimezone():%H:%M:%S} to find the card")
-
-
 @card_group.command("create")
 @name_argument("The card's name.")
 @_into_list
@@ -179,7 +167,7 @@ class _WaitingTold:
 @click.option("--due", metavar="TIME", help="The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.")
 @timezone_option
 @click.option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list.")
-@prints("card created", *_CARD, writes=True)
+@runs("card created", *_CARD, writes=True)
 async def card_create(
     client: Client, name: str, list_: str, desc: str | None, due: str | None, zone: tzinfo | None, pos: str | None
 ) -> Mapping[str, Any]:
@@ -192,7 +180,14 @@ async def card_create(
     except ValueError as error:
         raise UsageError(f"--due {quoted(due or '')}: {error}") from None
     list_id = await client.list_id(list_)
-    create = client.session.with_options(observers=[_WaitingTold()]).cards.create
+    note_once = functools.cache(note)
+
+    def tell(event: Event) -> None:
+        if isinstance(event, BulkProgress) and event.wait_ends_at is not None:
+            until = f"{event.wait_ends_at.astimezone():%H:%M:%S}"
+            note_once(f"the response was lost: the board is read at {until} to find the card")
+
+    create = client.session.with_options(observers=[tell]).cards.create
     card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=client.board_id() or None)
     return _record(card, _CARD, zone)
 
@@ -201,7 +196,7 @@ async def card_create(
 @_card_argument
 @_card_board
 @timezone_option
-@prints("card", *_CARD)
+@runs("card", *_CARD)
 async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[str, Any]:
     """Show a card."""
     return _record(await client.session.cards.get(await client.card_id(card)), _CARD, zone)
@@ -211,7 +206,7 @@ async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[st
 @_card_argument
 @_card_board
 @yes_option
-@prints("card deleted", "id", writes=True)
+@runs("card deleted", "id", writes=True)
 async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]:
     """Delete a card for good. It asks first."""
     card_id = await client.card_id(card)
@@ -224,7 +219,7 @@ async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]
 @_card_argument
 @_into_list
 @_card_board
-@prints("card moved", "id", "list_id", writes=True)
+@runs("card moved", "id", "list_id", writes=True)
 async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
     """Move a card to another list.
 
@@ -239,7 +234,7 @@ async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
 @_card_argument
 @click.argument("label", metavar="LABEL_ID", help="The label's identifier.")
 @_card_board
-@prints("label attached", "id", "label", writes=True)
+@runs("label attached", "id", "label", writes=True)
 async def card_label(client: Client, card: str, label: str) -> Mapping[str, Any]:
     """Attach a label to a card."""
     card_id = await client.card_id(card)

@@ -186,44 +186,32 @@ def _settings() -> Settings:
     return _profiles.load(click.get_current_context().find_root().params)
 
 
-def runs(*, needs: Needs = "session", writes: bool = False) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+def runs(
+    title: str | None = None, *names: str, needs: Needs = "session", writes: bool = False
+) -> Callable[[Callable[..., Awaitable[Mapping[str, Any] | None]]], Callable[..., None]]:
     """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
 
-    The client knows the board that is given: it is no argument.
+    The client knows the board that is given: it is no argument. With a title, the command prints the record that the coroutine
+    returns. `names` are the fields among which `--json` chooses then; without any, all names are allowed.
     """
 
-    def declared(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    def declared(work: Callable[..., Awaitable[Mapping[str, Any] | None]]) -> Callable[..., None]:
         @functools.wraps(work)
         def command(**given: Any) -> None:
+            fields = None if title is None else given.pop("fields")
+            board = (given.pop("board") or "") if needs == "session" and "board" in given else None
+
+            async def done(*context: object) -> None:
+                record = await work(*context, **given)
+                if title is not None and record is not None:
+                    show(title, record, fields)
+
             if needs == "session":
-                board = (given.pop("board") or "") if "board" in given else None
-                run_with_session(lambda client: work(client, **given), board=board, writes=writes)
-            elif needs == "settings":
-                run(lambda: work(_settings(), **given))
+                run_with_session(done, board=board, writes=writes)
             else:
-                run(lambda: work(**given))
+                run((lambda: done(_settings())) if needs == "settings" else done)
 
-        return command
-
-    return declared
-
-
-def prints(
-    title: str, *names: str, needs: Needs = "session", writes: bool = False
-) -> Callable[[Callable[..., Awaitable[Mapping[str, Any]]]], Callable[..., None]]:
-    """Let a coroutine be a command, as `runs` does, which prints the record that it returns.
-
-    `names` are the fields among which `--json` chooses; without any, all names are allowed.
-    """
-
-    def declared(work: Callable[..., Awaitable[Mapping[str, Any]]]) -> Callable[..., None]:
-        @json_option(*names)
-        @runs(needs=needs, writes=writes)
-        @functools.wraps(work)
-        async def printed(*context: object, fields: tuple[str, ...] | None, **given: Any) -> None:
-            show(title, await work(*context, **given), fields)
-
-        return printed
+        return command if title is None else json_option(*names)(command)
 
     return declared
 
