@@ -5,6 +5,7 @@ A command stands beside its function, in a module that is imported when the comm
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -141,11 +142,10 @@ def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str)
     from boardclient.cli._errors import UsageError
     from boardclient.cli._profiles import Profiles
 
-    try:
-        pairs = [pair for profile in Profiles.read().by_url.values() for pair in profile.boards.items()]
-    except UsageError:  # the command itself says that the file can't be read
-        return []
-    return [text for pair in pairs for text in pair if text.startswith(incomplete) and text.isprintable()]
+    found: list[str] = []
+    with contextlib.suppress(UsageError):  # the command itself says that the file can't be read
+        found = [text for profile in Profiles.read().by_url.values() for pair in profile.boards.items() for text in pair]
+    return [text for text in found if text.startswith(incomplete) and text.isprintable()]
 
 
 def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:

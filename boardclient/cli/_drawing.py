@@ -9,6 +9,7 @@ from typing import Self
 
 from rich.cells import cell_len
 from rich.color import ANSI_COLOR_NAMES
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -49,12 +50,7 @@ def draw(
     # An identifier that is broken can't be copied.
     longest = max((cell_len(escape(item.id)) for items in (lists, cards) for item in items), default=0)
     beside = max(1, min(len(panels), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
-    table = Table.grid(expand=True)
-    for _ in range(beside):
-        table.add_column(ratio=1)
-    for first in range(0, len(panels), beside):
-        table.add_row(*panels[first : first + beside])
-    console.print(table if panels else "The board has no lists.")
+    console.print(Columns(panels, padding=0, width=console.width // beside) if panels else "The board has no lists.")
 
 
 def _panel(name: str, cards: Sequence[Card], card_list: BoardList | None, zone: tzinfo | None, limit: int | None) -> Panel:
@@ -76,7 +72,8 @@ def _card(card: Card, zone: tzinfo | None) -> RenderableType:
         name.append(f" ●{label}", style=style)
     due = Text()
     if card.due is not None:
-        due = Text(f"{local(card.due, zone):%Y-%m-%d}", style="red" if card.due < datetime.now(UTC) else "dim")
+        is_late = card.due < datetime.now(UTC)
+        due = Text(f"{'overdue ' * is_late}{local(card.due, zone):%Y-%m-%d}", style="red" if is_late else "dim")
     first = Table.grid(padding=(0, 1), expand=True)
     first.add_column(width=1)
     first.add_column(ratio=1, overflow="fold")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,12 +24,16 @@ from boardclient.cli import _rows
 from boardclient.cli._app import Group, Number, WholeNumber, board_option, json_option, timezone_option
 from boardclient.cli._errors import UsageError
 from boardclient.cli._importing import ImportOptions, ImportRun, key_of
-from boardclient.cli._names import of_lists
-from boardclient.cli._output import LINES, note, plural, quoted, show
+from boardclient.cli._names import Names, of_lists
+from boardclient.cli._output import LINES, local, note, plural, quoted, show, show_all
 from boardclient.cli._rows import IMPORTED
-from boardclient.cli._running import Client, in_steps, run_with_session
+from boardclient.cli._running import Client, run_with_session
 
 commands = Group("import")
+
+_SAMPLE = 5
+"""How many rows a preview shows."""
+_ROWS_PER_STEP = 500
 
 RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rate", "requests", "rejected", "rows", "audit")
 """The fields of the result. `audit_error` joins them if the board could not be read at the end."""
@@ -186,9 +192,8 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
     session = client.session
-    columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
     given = _rows.Layout(
-        columns=columns,
+        columns={**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)},
         zone=options.zone,
         date_format=options.date_format,
         default_list=options.default_list,
@@ -201,61 +206,27 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     boards = {name: await _board(client, name) for name in named}
     rows = partial(_rows.read, file, boards, layout)
     identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
-    journal = options.journal if options.journal is not None and _is_there(options.journal) else None
-    existing = Existing(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
+    # unlike Path.exists it does not raise without permission
+    journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
+    plan = Plan(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
     with ExitStack() as opened:
         decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
-        decide = opened.enter_context(rehearsed(decided, identity))
-        plans, places = await check(rows(), decide, existing)
-    _settle_existing(existing, plans, options)
+        await plan.read(rows(), opened.enter_context(rehearsed(decided, identity)))
+    plan.check_existing(options)
     if options.preview:
-        counts = {
-            "would_create": plans["send"] - len(existing.rows),
-            "already": plans["done"] + len(existing.rows),
-            "failed": 0 if journal is None else read_journal(journal).counts["failed"],
-            "unknown": plans["in doubt"],
-        }
-        show("nothing was sent", {"preview": True, **counts}, options.fields)
+        failed = 0 if journal is None else read_journal(journal).counts["failed"]
+        _show_preview(plan, failed, {board.board_id: board.lists for board in boards.values()}, options)
         return
-    if existing.rows and options.journal is not None:
-        rows_of_cards = [(key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
-        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
-    await ImportRun(client, rows, places, options).run()
+    if plan.existing and options.journal is not None:
+        rows_of_cards = [(key_of(index, row.draft), row.draft, card.id) for index, row, card in plan.existing]
+        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in plan.cards])
+    await ImportRun(client, rows, plan.places, options).run()
 
 
 async def _board(client: Client, name: str | None) -> _rows.Board:
     """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
     board_id = client.board_id(name)
     return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
-
-
-def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
-    """Refuse rows that equal cards which were there before, unless they can be left out.
-
-    Raises:
-        UsageError: they can't. No card was created.
-    """
-    if not existing.rows:
-        return
-    if options.existing == "refuse":
-        raise UsageError(
-            f"{plural(len(existing.rows), 'row')} of {plans.total():,} equal cards that are on the board already;"
-            " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
-            [
-                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
-                for _, row, card in existing.rows[:LINES]
-            ],
-        )
-    if existing.unclear:
-        raise UsageError(
-            f"{plural(existing.unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
-            " nothing was sent (take the rows out of the file, or create them with --existing create)"
-        )
-    if plans["in doubt"]:
-        raise UsageError(
-            f"{plural(plans['in doubt'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
-            f" first: boardclient journal resolve {options.journal}"
-        )
 
 
 async def _cards_before(
@@ -278,57 +249,112 @@ async def _is_planned(ledger: str) -> bool:
     return False
 
 
-def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
+class Plan:
+    """What a run would do with the rows of a file, and which of them equal cards that were there before.
 
-
-class Existing:
-    """The cards that were on the board before, and the rows that equal one of them. Each card stands for one row at most."""
+    Each of these `cards` stands for one row at most.
+    """
 
     def __init__(self, cards: Sequence[Card]) -> None:
         self.cards = cards
+        self.actions: Counter[str] = Counter()
+        """How many rows are to be sent ("send"), "done" or "in doubt"."""
+        self.places: Counter[_rows.Place] = Counter()
+        self.existing: list[tuple[int, _rows.FileRow, Card]] = []
+        self.sample: list[_rows.FileRow] = []
+        """The first rows that would create cards."""
         self._equal = EqualCards(cards)
         self._same = EqualCards(cards, {"name", "desc", "due"})
         self._taken: set[str] = set()
-        self.rows: list[tuple[int, _rows.FileRow, Card]] = []
-        self.unclear = 0
-        """How many of these rows have a description or a date, while their card has none and no other shows one."""
+        self._unclear = 0
+        """How many rows have a description or a date, while their card has none and no other shows one."""
 
-    def take(self, index: int, row: _rows.FileRow) -> None:
+    async def read(self, rows: _rows.Rows, decide: Rehearsal) -> None:
+        """Read the whole file.
+
+        Raises:
+            UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
+        """
+        problems: list[_rows.Problem] = []
+        index = 0
+        for number, row in enumerate(rows):
+            if number % _ROWS_PER_STEP == 0:
+                await asyncio.sleep(0)  # the event loop handles signals
+            if isinstance(row, _rows.Problem):
+                problems.append(row)
+                continue
+            try:
+                ((_, action, _),) = decide([(key_of(index, row.draft), row.draft)])
+            except JournalError as error:
+                problems.append(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
+            else:
+                self.places[row.place] += 1
+                self.actions[action] += 1
+                if action == "send":
+                    self._compare(index, row)
+            index += 1
+        if problems:
+            mistakes = plural(len(problems), "mistake")
+            raise UsageError(f"the file has {mistakes}; nothing was sent", _rows.problem_lines(problems))
+
+    def _compare(self, index: int, row: _rows.FileRow) -> None:
         """Note whether a row equals a card that no row before it equals."""
         content = Content.of(row.draft)
-        free = (card for card in self._equal.to(content) if card.id not in self._taken)
-        if (card := next(free, None)) is not None:
+        card = next((card for card in self._equal.to(content) if card.id not in self._taken), None)
+        if card is not None:
             self._taken.add(card.id)
-            self.rows.append((index, row, card))
-            self.unclear += card not in self._same.to(content)
+            self.existing.append((index, row, card))
+            self._unclear += card not in self._same.to(content)
+        elif len(self.sample) < _SAMPLE:
+            self.sample.append(row)
+
+    def check_existing(self, options: ImportOptions) -> None:
+        """Refuse rows that equal cards which were there before, unless they can be left out.
+
+        Raises:
+            UsageError: they can't. No card was created.
+        """
+        if not self.existing:
+            return
+        if options.existing == "refuse":
+            raise UsageError(
+                f"{plural(len(self.existing), 'row')} of {self.actions.total():,} equal cards that are on the board already;"
+                " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
+                [
+                    f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
+                    for _, row, card in self.existing[:LINES]
+                ],
+            )
+        if self._unclear:
+            raise UsageError(
+                f"{plural(self._unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
+                " nothing was sent (take the rows out of the file, or create them with --existing create)"
+            )
+        if doubtful := self.actions["in doubt"]:
+            raise UsageError(
+                f"{plural(doubtful, 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
+                f" first: boardclient journal resolve {options.journal}"
+            )
 
 
-async def check(rows: _rows.Rows, decide: Rehearsal, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
-    """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
-
-    The counts are "send", "done" and "in doubt".
-
-    Raises:
-        UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
-    """
-    plans: Counter[str] = Counter()
-    places: Counter[_rows.Place] = Counter()
-    problems, index = _rows.Problems(), 0
-    async for row in in_steps(rows):
-        if isinstance(row, _rows.Problem):
-            problems.add(row)
-            continue
-        try:
-            ((_, action, _),) = decide([(key_of(index, row.draft), row.draft)])
-        except JournalError as error:
-            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
-        else:
-            places[row.place] += 1
-            plans[action] += 1
-            if action == "send":
-                existing.take(index, row)
-        index += 1
-    if problems.count:
-        raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
-    return plans, places
+def _show_preview(plan: Plan, failed: int, lists: Mapping[str, Names], options: ImportOptions) -> None:
+    """Print what would be done, and on a terminal the first rows as they would be sent."""
+    counts = {
+        "would_create": plan.actions["send"] - len(plan.existing),
+        "already": plan.actions["done"] + len(plan.existing),
+        "failed": failed,
+        "unknown": plan.actions["in doubt"],
+    }
+    show("nothing was sent", {"preview": True, **counts}, options.fields)
+    if options.fields is None and sys.stdout.isatty():
+        sample = [
+            {
+                "row": row.number,
+                "name": row.draft.name,
+                "list": lists[row.place[0]].name_of(row.draft.list_id),
+                "due": row.draft.due and local(row.draft.due, options.zone).isoformat(),
+                "desc": row.draft.desc and quoted(row.draft.desc),
+            }
+            for row in plan.sample
+        ]
+        show_all(sample, ("row", "name", "list", "due", "desc"))

@@ -242,12 +242,17 @@ class ImportRun:
         if self.options.fields is not None:
             self._failed.append({"row": row, "key": key, "state": state, "error": why})
 
+    def _not_sent(self, report: BulkReport) -> int:
+        return self.total - sum(int(getattr(report, state)) for state in STATES)
+
     def _check(self, report: BulkReport) -> None:
         audit = report.audit
         is_resumable = self.options.journal is not None or self.options.ledger is not None
         if report.failed:
             again = "; the same command line sends them again" if is_resumable else ""
             raise CommandError(f"{plural(report.failed, 'row')} failed{again}")
+        if not_sent := self._not_sent(report):
+            raise CommandError(f"{plural(not_sent, 'row')} not sent; the same command line sends them")
         if audit is not None and audit.is_wrong:
             raise CommandError("some rows have no card any more, or more than one: see above")
         if report.unknown:
@@ -269,7 +274,7 @@ class ImportRun:
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         counts = {state: getattr(report, state) for state in STATES}
-        not_sent = self.total - sum(counts.values())
+        not_sent = self._not_sent(report)
         if self.options.fields is not None:
             values = {**counts, "not_sent": not_sent, "rows": self._failed}
             values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}

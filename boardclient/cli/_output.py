@@ -96,7 +96,8 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    table.add_row(*(Text().append(name, "bold") for name in header))  # the blanks behind a name are not bold
+    if header:
+        table.add_row(*(Text().append(name, "bold") for name in header))  # the blanks behind a name are not bold
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))
     console = Console(width=_WIDEST)
@@ -141,15 +142,10 @@ def show(title: str, record: Mapping[str, object], fields: Sequence[str] | None 
     if fields is not None:
         out_json({name: record.get(name) for name in fields or record})
         return
-    texts = {escape(name): _text(value) for name, value in record.items() if value is not None}
-    if not sys.stdout.isatty():
-        for name, text in texts.items():
-            out_columns(name, text)
-        return
-    out(title, bold=True)
-    width = max(map(len, texts), default=0)
-    for name, text in texts.items():
-        click.echo(click.style(f"  {name:<{width}}  ", dim=True) + escape(text), file=sys.stdout)
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        out(title, bold=True)
+    out_table([(f"{'  ' * is_terminal}{name}", _text(value)) for name, value in record.items() if value is not None])
 
 
 def show_all(records: Sequence[Mapping[str, object]], names: Sequence[str], fields: Sequence[str] | None = None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
-import itertools
 import json
 import os
 import re
@@ -24,7 +23,7 @@ import attrs
 from boardclient import CardDraft, Position
 from boardclient.cli._errors import UsageError
 from boardclient.cli._names import Names, did_you_mean
-from boardclient.cli._output import quoted
+from boardclient.cli._output import LINES, quoted
 
 COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
 """The columns of files that are imported and exported."""
@@ -57,31 +56,19 @@ class Problem:
     value: str | None = None
 
 
-class Problems:
-    """The errors of a file, in one line for all rows with the same error. Owned by one check."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kinds: dict[tuple[str | None, str], tuple[list[int], str | None]] = {}
-
-    def add(self, problem: Problem) -> None:
-        """Add an error."""
-        numbers, _ = self._kinds.setdefault((problem.column, problem.message), ([], problem.value))
-        numbers.append(problem.number)
-        self.count += 1
-
-    def lines(self, most: int) -> list[str]:
-        """Return up to `most` lines, and another one if there are more."""
-        lines = []
-        for (column, message), (numbers, value) in itertools.islice(self._kinds.items(), most):
-            place = f"row {numbers[0]}" if len(numbers) == 1 else f"rows {', '.join(map(str, numbers[:_ROWS_NAMED]))}"
-            if len(numbers) > _ROWS_NAMED:
-                place += f" and {len(numbers) - _ROWS_NAMED:,} more"
-            if column is not None:
-                place += f", column {column}"
-            shown = "" if value is None else f"{quoted(value)}{' and others' if len(numbers) > 1 else ''}: "
-            lines.append(f"{place}: {shown}{message}")
-        return [*lines, *([f"and {len(self._kinds) - most:,} more kinds of mistakes"] if len(self._kinds) > most else [])]
+def problem_lines(problems: Iterable[Problem]) -> list[str]:
+    """Return a line for all rows with the same error, for the first of these."""
+    kinds: dict[tuple[str | None, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.column, problem.message), []).append(problem)
+    lines = []
+    for (column, message), some in kinds.items():
+        numbers = ", ".join(str(problem.number) for problem in some[:_ROWS_NAMED])
+        more = f" and {len(some) - _ROWS_NAMED:,} more" if len(some) > _ROWS_NAMED else ""
+        place = f"row{'s' * (len(some) > 1)} {numbers}{more}{'' if column is None else f', column {column}'}"
+        shown = "" if some[0].value is None else f"{quoted(some[0].value)}{' and others' if len(some) > 1 else ''}: "
+        lines.append(f"{place}: {shown}{message}")
+    return [*lines[:LINES], *([f"and {len(lines) - LINES:,} more kinds of mistakes"] if len(lines) > LINES else [])]
 
 
 Place: TypeAlias = tuple[str, str | None]
@@ -199,7 +186,9 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
         due = datetime.fromisoformat(text) if date_format is None else datetime.strptime(text, date_format)
     except (ValueError, re.error):  # re.error: a directive that comes twice
         if date_format is not None:
-            raise ValueError(f"is not of the form {date_format}") from None
+            raise ValueError(
+                f"is not of the form {date_format}{'' if '%' in date_format else ', which is not like %d.%m.%Y'}"
+            ) from None
         raise ValueError("is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00") from None
     try:
         if due.utcoffset() is None:
@@ -247,7 +236,7 @@ def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
         if isinstance(cells, str):
             yield Problem(number, None, cells)
             return
-        if not any(cells):
+        if not any(cells) or (not header and cells[0].lower() == "sep="):  # a line for Excel alone
             continue
         if not header:
             header = [layout.column(cell) for cell in cells]

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import attrs
 import click
@@ -22,11 +22,9 @@ from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
 
-_T = TypeVar("_T")
 Needs: TypeAlias = Literal["session", "settings", "nothing"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ITEMS_PER_STEP = 500
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
 
 
@@ -214,14 +212,6 @@ def runs(
         return command if title is None else json_option(*names)(command)
 
     return declared
-
-
-async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items, and let the event loop handle signals in between."""
-    for number, item in enumerate(items):
-        if number % _ITEMS_PER_STEP == 0:
-            await asyncio.sleep(0)
-        yield item
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -109,7 +109,8 @@ async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator
             await web.TCPSite(runner, "127.0.0.1", wanted.port or 0).start()
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise UsageError(f"can't listen at {redirect_uri}: {why}; set BOARDCLIENT_REDIRECT_URI to another one") from None
+            advice = "end what listens there, or set BOARDCLIENT_REDIRECT_URI to another registered address"
+            raise UsageError(f"can't listen at {redirect_uri}: {why}; {advice}") from None
         yield redirect_uri or f"http://127.0.0.1:{runner.addresses[0][1]}/callback"
     finally:
         await runner.cleanup()

@@ -12,7 +12,7 @@ from boardclient import BoardList, CardDraft, Position
 from boardclient.cli import _export
 from boardclient.cli._errors import UsageError
 from boardclient.cli._names import of_lists
-from boardclient.cli._rows import Board, FileRow, Layout, Problem, Problems, named_boards, parse_due, read, recognise
+from boardclient.cli._rows import Board, FileRow, Layout, Problem, named_boards, parse_due, problem_lines, read, recognise
 
 LISTS = of_lists(
     [
@@ -45,9 +45,7 @@ def said(text: str | bytes, form: str = "csv", default: str | None = "l2") -> li
 
 
 def shown(problem: Problem) -> str:
-    problems = Problems()
-    problems.add(problem)
-    (line,) = problems.lines(20)
+    (line,) = problem_lines([problem])
     return line
 
 
