@@ -114,12 +114,7 @@ class ProgressView:
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._has_bar = self._console.is_terminal and not self._console.is_dumb_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}"),
-        )
+        columns = TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._has_bar, expand=True)
         self._total = total
         self._task = self._bar.add_task("reading the board", total=total, pace="")

@@ -78,11 +78,7 @@ def _renamed(value: str) -> tuple[str, str]:
     "--concurrency", type=WholeNumber(min=1), metavar="N", help="How many cards to create at a time.", show_default="adaptive"
 )
 @click.option(
-    "--rate",
-    type=Number(min=0, min_open=True),
-    metavar="N",
-    help="The most requests per second.",
-    show_default="as the service allows",
+    "--rate", type=Number(min=0, min_open=True), metavar="N", help="The most requests per second.", show_default="adaptive"
 )
 @click.option(
     "--settle",
@@ -92,12 +88,7 @@ def _renamed(value: str) -> tuple[str, str]:
     show_default="twice the timeout, at least 10",
 )
 @click.option(
-    "--map",
-    "renamed",
-    type=_renamed,
-    multiple=True,
-    metavar="COLUMN=NAME",
-    help="Read COLUMN from the file's column NAME. Repeatable.",
+    "--map", "renamed", type=_renamed, multiple=True, metavar="COLUMN=NAME", help="Read COLUMN from column NAME. Repeatable."
 )
 @click.option("--skip", "left_out", multiple=True, metavar="NAME", help="Ignore the file's column NAME. Repeatable.")
 @click.option(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -25,8 +25,6 @@ from boardclient.cli._running import Client
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
 
-
-T = TypeVar("T")
 
 STATES = ("created", "already", "failed", "unknown")
 
@@ -98,16 +96,16 @@ class _Rate:
 
 
 @attrs.frozen
-class _Sized(Generic[T]):
+class _Sized:
     """Items that are made once, and their number."""
 
     count: int
-    items: Iterator[T]
+    items: Iterator[Any]
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         return self.items
 
 
@@ -119,16 +117,10 @@ class ImportRun:
     rows: Callable[[], _rows.Rows]
     places: Counter[_rows.Place]
     options: ImportOptions
-    _begun: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _view: ProgressView = attrs.field(init=False)
     _run: BulkRun | DaskRun | None = None
-
-    @property
-    def total(self) -> int:
-        """The number of rows."""
-        return self.places.total()
 
     async def run(self) -> None:
         """Send the rows and print the counts.
@@ -138,7 +130,7 @@ class ImportRun:
             CommandError: some rows do not exist as exactly one card, or that is not proven.
             BoardClientError: the run as a whole failed.
         """
-        self._view = ProgressView(self.total)
+        self._view = ProgressView(self.places.total())
         try:
             with self._view:
                 await self._follow()
@@ -157,12 +149,12 @@ class ImportRun:
 
     async def _begun_run(self) -> BulkRun | DaskRun:
         options, session = self.options, self.client.session
-        if options.engine is not None and self.total:
+        if options.engine is not None and self.places.total():
             return await self._dask_run()
         if options.rate is not None:
             session = session.with_options(limiter=_Rate(options.rate))
         return session.cards.create_many(
-            _Sized(self.total, (row.draft for row in self._taken())),
+            _Sized(self.places.total(), (row.draft for row in self._taken())),
             concurrency=options.concurrency,
             journal=options.journal,
             board_id=next((board_id for board_id, _ in self.places), None),
@@ -186,7 +178,7 @@ class ImportRun:
                 raise UsageError(f"--engine dask needs {variables[name]}: each worker reads its credentials from the environment")
         os.environ.update({variables[name]: value for name, value in values.items() if value is not None})
         jobs = await plan_many(
-            _Sized(self.total, ((*row.place, row.draft) for row in self._taken())),
+            _Sized(self.places.total(), ((*row.place, row.draft) for row in self._taken())),
             options.ledger or "",
             parts=options.parts,
             marker=options.marker,
@@ -224,26 +216,21 @@ class ImportRun:
     def _taken(self) -> Iterator[_rows.FileRow]:
         """Yield the rows of the file to the run. Their results are numbered by board and account."""
         numbers = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
-        for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
-            self._under_way[numbers[row.place]] = row.number, key_of(self._begun, row.draft)
+        for index, row in enumerate(cast("Iterator[_rows.FileRow]", self.rows())):  # the check has found no problem
+            self._under_way[numbers[row.place]] = row.number, key_of(index, row.draft)
             numbers[row.place] += 1
-            self._begun += 1
             yield row
 
     def _count(self, result: CardResult) -> None:
-        number, key = self._under_way.pop(result.index)
-        if result.state in {"failed", "unknown"}:
-            self._name(number, key, result.state, str(result.error))
-
-    def _name(self, row: int, key: RowKey, state: str, why: str) -> None:
         """Print why a row has no card, or may have none. An unknown row is also named as `journal resolve` takes it."""
-        place = f"row {row} ({key_name(key)})" if state == "unknown" else f"row {row}"
-        note(f"{place}: {state}: {why}", fg="red" if state == "failed" else "yellow")  # rich puts it above the bar
-        if self.options.fields is not None:
-            self._failed.append({"row": row, "key": key, "state": state, "error": why})
+        row, key = self._under_way.pop(result.index)
+        if result.error is not None:
+            color, place = ("yellow", f"row {row} ({key_name(key)})") if result.state == "unknown" else ("red", f"row {row}")
+            note(f"{place}: {result.state}: {result.error}", fg=color)  # rich puts it above the bar
+            self._failed.append({"row": row, "key": key, "state": result.state, "error": str(result.error)})
 
     def _not_sent(self, report: BulkReport) -> int:
-        return self.total - sum(int(getattr(report, state)) for state in STATES)
+        return self.places.total() - sum(int(getattr(report, state)) for state in STATES)
 
     def _check(self, report: BulkReport) -> None:
         audit = report.audit

@@ -89,20 +89,21 @@ class Profile:
 
     def read_secrets(self) -> Mapping[str, str]:
         """Return the API key and the client secret, as far as they are kept."""
-        if self.kept_in != "keyring":
-            return self.secrets
-        found: dict[str, str] = json.loads(_keyring("get_password", self.base_url) or "{}")
-        return found
+        secrets = _in_keyring(self.base_url) if self.kept_in == "keyring" else self.secrets
+        return {name: value for name, value in secrets.items() if name in _SECRETS}
 
-    def keep_secrets(self, values: dict[str, str]) -> None:
-        """Keep the API key and the client secret, in the keyring if there is one."""
+    def keep_secrets(self, values: dict[str, str], token: Token) -> Token:
+        """Keep secrets and a token, in the keyring if there is one. Return what the token store gets."""
+        kept = {**values, "token": token.value}
         try:
-            _keyring("set_password", self.base_url, json.dumps(values))
-            if _keyring("get_password", self.base_url) != json.dumps(values):
+            _keyring("set_password", self.base_url, json.dumps(kept))
+            if _in_keyring(self.base_url) != kept:
                 raise CredentialError("the system's keyring keeps nothing")
-            self.kept_in, self.secrets = "keyring", {}
         except CredentialError:
             self.kept_in, self.secrets = "file", values
+            return token
+        self.kept_in, self.secrets = "keyring", {}
+        return Token("in the keyring", token.expires_at)
 
     async def forget_secrets(self) -> None:
         """Delete the token, the API key and the client secret."""
@@ -174,29 +175,19 @@ def _keyring(call: str, *arguments: str) -> Any:
         raise CredentialError(f"the system's keyring can't be used: {error}") from None
 
 
+def _in_keyring(base_url: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(_keyring("get_password", base_url) or "{}")
+    return found
+
+
 class _KeyringTokenStore(FileTokenStore):
-    """Keep tokens in the system's keyring, and their generations in the file."""
+    """Reads tokens from the system's keyring, and their generations from the file."""
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account."""
         stored = await super().read(account)
-        if stored is None:
-            return None
-        value = await asyncio.to_thread(_keyring, "get_password", f"{account} token")
-        return None if value is None else StoredToken(Token(value, stored.token.expires_at), stored.generation)
-
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
-        if await self.generation(account) != after:
-            return False
-        await asyncio.to_thread(_keyring, "set_password", f"{account} token", token.value)
-        return await super().publish(account, Token("in the keyring", token.expires_at), after)
-
-    async def delete(self, account: str) -> None:
-        """Delete the token of the account."""
-        with contextlib.suppress(CredentialError):
-            await asyncio.to_thread(_keyring, "delete_password", f"{account} token")
-        await super().delete(account)
+        value = (await asyncio.to_thread(_in_keyring, account)).get("token")
+        return None if stored is None or value is None else attrs.evolve(stored, token=Token(value, stored.token.expires_at))
 
 
 class _ConsentCredentials(boardclient.OAuthCredentials):
@@ -289,9 +280,9 @@ class Settings:
         profile.client, secrets = (
             {name: value for name in names if (value := getattr(self, name)) is not None} for names in (_IN_PROFILE, _SECRETS)
         )
-        profile.keep_secrets(secrets)
+        kept = profile.keep_secrets(secrets, token)
         store = profile.token_store()
-        while not await store.publish(profile.base_url, token, await store.generation(profile.base_url)):
+        while not await store.publish(profile.base_url, kept, await store.generation(profile.base_url)):
             pass  # another sign-in was faster: this one is newer
         self.profiles.current = profile.base_url
         self.profiles.write()

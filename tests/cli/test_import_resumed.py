@@ -179,6 +179,21 @@ def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardS
     assert "row 2, column due" in err
 
 
+def test_a_dry_run_shows_the_first_rows_on_a_terminal(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
+    """A wrong encoding, list or order of day and month is seen before anything is sent."""
+    rows = "".join(f"Käse {n};0{n}.02.2027;text {n}\n" for n in range(1, 8))
+    path = csv_file("")
+    Path(path).write_bytes(f"name;due;desc\n{rows}".encode("cp1252"))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli("import", path, *into(board), "--preview", "--date-format", "%m.%d.%Y", "--timezone", "UTC")
+    head, *sample = terminal.getvalue().splitlines()[6:]
+    assert head.split() == ["row", "name", "list", "due", "desc"]
+    assert [line.split("  ")[:1] for line in sample] == [[str(number)] for number in range(2, 7)]
+    assert sample[0].split() == ["2", "Käse", "1", "Done", "2027-01-02T00:00:00+00:00", "'text", "1'"]
+
+
 def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_service: BoardService, board, csv_file) -> None:
     faults = board_service.faults
     faults.add(faults.status(400), "cards.create", call=range(1, 3))

@@ -57,6 +57,12 @@ def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None
     assert LISTS.find(value) == list_id
 
 
+@pytest.mark.parametrize("mark", [";", ",", "\t", "|"])
+def test_a_line_that_names_the_separator_for_excel_is_no_header(mark: str) -> None:
+    rows = rows_of(f"sep={mark}\nname{mark}desc\nA{mark}B\n")
+    assert [(row.number, row.draft.name, row.draft.desc) for row in rows if isinstance(row, FileRow)] == [(3, "A", "B")]
+
+
 def test_many_lists_are_not_named() -> None:
     few, many = (of_lists(BoardList(f"l{number}", f"List {number}") for number in range(count)) for count in (8, 9))
     with pytest.raises(UsageError, match=r"'List 7'$"):
