@@ -71,7 +71,7 @@ class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its 
     Args:
         otherwise: The wait if there is no such header. By default a random time from 0 to a bound that doubles with each attempt,
             from 0.05 seconds, or from 1 second after a 429, to 20.
-        at_most: The longest wait in seconds that the header can ask for, 60 by default.
+        at_most: The longest wait in seconds, 60 by default. If the header asks for more, the call is repeated all the same.
     """
 
     def __init__(self, otherwise: wait_base | None = None, at_most: float = 60.0) -> None:

@@ -129,7 +129,7 @@ async def test_a_pause_must_end_before_the_deadline(
         if is_begun:
             await session.members.me()
         else:
-            with pytest.raises(ServerError, match="left of the timeout of 10 s"):
+            with pytest.raises(ServerError, match="the timeout of 10 s leaves"):
                 await session.members.me()
     assert pauses == ([pause] if is_begun else [])
 

@@ -173,4 +173,4 @@ def shown(text: str, service: BoardService) -> str:
     text = re.sub(r"http://board\.example", "https://board.example", text)
     text = re.sub(r"\(wrong version number\)|\(record layer failure\)|\(packet length too long\)", "(wrong version number)", text)
     text = re.sub(r"is possible in [0-9.]+ s", "is possible in 1.0 s", text)
-    return re.sub(r"beyond the [0-9.e+]+ s", "beyond the 3 s", text).replace("|", "\\|").replace("<", "&lt;")
+    return re.sub(r"more than the [0-9.e+]+ s", "more than the 3 s", text).replace("|", "\\|").replace("<", "&lt;")

@@ -391,9 +391,8 @@ def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> Bo
     error = context.last_error
     if error is None:
         return BoardClientError(f"{context.line}: the next pause would pass the deadline", Effect.DONE)
-    asked = error.retry_after if isinstance(error, ApiError) else None
-    what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
-    add_words(error, f"{what} is beyond the {remaining:.2g} s that are left of the timeout of {context.seconds:g} s")
+    left = f"the {remaining:.2g} s that the timeout of {context.seconds:g} s leaves"
+    add_words(error, f"a pause of {pause:.3g} s is more than {left}")
     return error
 
 

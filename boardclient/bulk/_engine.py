@@ -46,9 +46,7 @@ _MOST_DOUBTS: Final = 1000
 _RESEND_SECONDS: Final = 0.5
 """The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
 _LINE: Final = "POST /1/cards"
-_NOT_PROVEN: Final = (
-    "it is not listed, but no later, longer listing with a later card of its list has proven that listing complete"
-)
+_NOT_PROVEN: Final = "the board does not list it, and no longer listing has proven that the board lists every card"
 _NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
 _put_off_at: Final = attrgetter("put_off_at")
 

@@ -443,7 +443,7 @@ async def test_the_audit_names_the_cards_that_the_errors_name(world: World) -> N
     world.service.faults.add(faults.drop(), "cards.create", call=3)
     world.service.faults.add(Meanwhile(lambda: add_card(world, "a")), "boards.cards", call=3)
     done = await run(world, "aba")
-    assert "no later, longer listing" in done.error("a")
+    assert "no longer listing has proven" in done.error("a")
     assert [card.name for card in done.audit.unexpected] == ["a"]
     assert done.audit.resembling == done.audit.duplicated == ()
 
