@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
@@ -54,6 +54,8 @@ _DOUBTS: Final = (
 _BASELINE: Final = "SELECT card_id FROM baseline"
 _DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
 _DONE_BEFORE: Final = "SELECT detail FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND run < {}"
+_FIELDS: Final = ("name", "list", "description", "due date", "position")
+"""The words for what a stored content holds, in its order."""
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
 
 
@@ -200,9 +202,10 @@ class RunFile:
             if key in seen or (row is not None and (row.run == self.run or self._seen[row.seq])):
                 return f"{named(key)} comes twice in the input: give each row a reference of its own"
             if row is not None and row.content != content and row.state in _UNCHANGEABLE:
+                hint = "" if isinstance(key, str) else "; without references, a row that was inserted shifts those behind it"
                 return (
-                    f"{named(key)} was sent by an earlier run with other content: give a changed row a new reference,"
-                    " or put the content back"
+                    f"{named(key)} was sent by an earlier run with another {_difference(row.content, content)}:"
+                    f" give a changed row a new reference, or put it back{hint}"
                 )
             if row is not None and isinstance(row.key, str) and row.key != key:
                 return (
@@ -268,6 +271,12 @@ def content_text(draft: CardDraft) -> str:
     content = Content.of(draft)
     values = content if draft.pos is None else (*content, draft.pos)
     return _wire.encode(values).decode()
+
+
+def _difference(before: str, now: str) -> str:
+    """Return the words for the fields in which two stored contents differ."""
+    pairs = zip_longest(json.loads(before), json.loads(now))
+    return " and ".join(words for words, (old, new) in zip(_FIELDS, pairs, strict=False) if old != new)
 
 
 def read_content(text: str) -> Content:

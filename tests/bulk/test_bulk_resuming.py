@@ -166,19 +166,27 @@ async def test_without_references_rows_are_known_by_their_place(world: World) ->
     states, _ = await world.finish(world.drafts(*numbers, 6, reference=False))
     assert Counter(states.values()) == {"already": 6, "created": 1}
     async with world.run(world.drafts(1, 0, reference=False)) as run:
-        with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):
+        with pytest.raises(JournalError, match=r"position 0 .* by an earlier run with another name and list: .*those behind it"):
             await run.wait()
     assert len(world.sent) == 7
 
 
-@pytest.mark.parametrize("change", [{"name": "b"}, {"desc": "b"}, {"pos": "top"}, {"due": datetime(2027, 1, 1, tzinfo=UTC)}])
-async def test_changed_content_ends_the_run(world: World, change: dict[str, Any]) -> None:
-    """A row that was sent may not change; the results before it are returned."""
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "b"}, "name"),
+        ({"desc": "b"}, "description"),
+        ({"pos": "top"}, "position"),
+        ({"due": datetime(2027, 1, 1, tzinfo=UTC), "name": "b"}, "name and due date"),
+    ],
+)
+async def test_changed_content_ends_the_run(world: World, change: dict[str, Any], words: str) -> None:
+    """A row that was sent may not change. The error names what has changed, and the results before it are returned."""
     drafts = world.drafts(*range(3))
     await world.finish(drafts)
     seen = []
     async with world.run([*drafts[:2], attrs.evolve(drafts[2], **change)], concurrency=1) as run:
-        with pytest.raises(JournalError, match="'row 2' was sent by an earlier run with other content"):
+        with pytest.raises(JournalError, match=f"'row 2' was sent by an earlier run with another {words}: "):
             async for result in run:
                 seen.append(result.state)
     assert set(seen) <= {"already"}

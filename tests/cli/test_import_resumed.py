@@ -214,7 +214,7 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("content", "row 3: the row at position 1 (from 0) was sent by an earlier run with other content: "),
+        ("content", "row 3: the row at position 1 (from 0) was sent by an earlier run with another name: "),
         ("board", "belongs to another import: board {board!r} (now {other!r})"),
         ("in use", "is in use by another run"),
         ("file", "cards.csv.journal is no journal of boardclient"),
