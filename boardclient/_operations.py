@@ -327,7 +327,7 @@ Parameter: TypeAlias = str | int | float | bool
 """The value of a query parameter."""
 
 
-Parameters: TypeAlias = Mapping[str, Parameter | Sequence[Parameter]]
+Parameters: TypeAlias = Mapping[str, Parameter | Sequence[Parameter] | None]
 
 
 def extended(
@@ -360,11 +360,12 @@ def extended(
 
 
 def _query(parameters: Parameters, name: str, reserved: frozenset[str]) -> dict[str, list[str]]:
-    """Return checked parameters of a query. Errors call them `name`."""
+    """Return checked parameters of a query, without those that are None. Errors call them `name`."""
     if not isinstance(parameters, Mapping):
         raise TypeError(f"{name} must be a mapping, not {type(parameters).__name__}")
     _check_names(parameters, name, reserved)
-    return {check_text(key, name): _parameters(value, name) for key, value in parameters.items()}
+    given = ((check_text(key, name), value) for key, value in parameters.items())
+    return {key: _parameters(value, f"{name}[{key!r}]") for key, value in given if value is not None}
 
 
 def _with_query(path: str, pairs: Mapping[str, list[str]]) -> str:

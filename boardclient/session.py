@@ -342,7 +342,7 @@ class AsyncSession:
         method: str,
         path: str,
         *,
-        params: Mapping[str, Parameter | Sequence[Parameter]] | None = None,
+        params: Mapping[str, Parameter | Sequence[Parameter] | None] | None = None,
         json: JsonValue = None,
         repeatable: bool | None = None,
     ) -> Response:
@@ -351,8 +351,8 @@ class AsyncSession:
         Args:
             method: The HTTP method. CONNECT and TRACE are refused.
             path: The path, which starts with "/1/".
-            params: The query. A parameter with a list is sent once for each of its values. None (default): no query but
-                credentials.
+            params: The query. A parameter with a list is sent once for each of its values, one that is None is not sent. None
+                (default): no query but credentials.
             json: The body. None (default): no body.
             repeatable: Whether a second request leaves the service in the same state as the first, for the retry policy. None
                 (default): True for GET, PUT and DELETE.

@@ -199,6 +199,13 @@ def test_a_refusal_in_plain_text() -> None:
     assert why_not(b"not for abc123 today", 403, content_type="text/plain") == words
 
 
+def test_a_refusal_in_the_words_of_the_service() -> None:
+    """Where the service says why it refuses, the error does not list what a 400 can mean."""
+    body = {"error": "invalid_grant", "error_description": "this was used before"}
+    words = "the service says: this was used before"
+    assert why_not(body, 400) == f"the token exchange failed with status 400 (invalid_grant); {words}"
+
+
 def test_a_token_that_no_request_can_carry() -> None:
     """The error for a lone surrogate does not show the token."""
     why = "the token exchange gave no token: it holds characters that no request can carry"

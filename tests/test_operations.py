@@ -133,7 +133,7 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
         ),
         *((("GET", "/1/x", {name: "s"}), ValueError) for name in ("key", "token", "\ud800")),
         (("GET", "/1/x", {"a": "\udc00"}), ValueError),
-        *((("GET", "/1/x", {"a": value}), TypeError) for value in (None, [None], [["b"]], b"c")),
+        *((("GET", "/1/x", {"a": value}), TypeError) for value in ([None], [["b"]], b"c")),
         (("GET", "/1/x", {3: "a"}), TypeError),
         *((("GET", "/1/x", params), TypeError) for params in (3, "a=b", [("a", "b")])),
         (("GET", "/1/x", None, None, "yes"), TypeError),
@@ -147,6 +147,14 @@ def test_a_free_request_that_can_not_be_sent_is_refused(arguments: Any, error: t
     """Bad methods, other paths, and credentials that are the session's to add are refused before anything is sent."""
     with pytest.raises(error):
         ops.build_request(*arguments)
+
+
+def test_a_parameter_that_is_none_is_not_sent() -> None:
+    """None means "not sent", as everywhere, and an error about another value names its parameter."""
+    assert ops.build_request("GET", "/1/x", {"filter": None, "fields": ""}).target == "/1/x?fields="
+    assert ops.build_request("GET", "/1/x", {"filter": None}).target == "/1/x"
+    with pytest.raises(TypeError, match=r"params\['since'\] must be a string, not bytes"):
+        ops.build_request("GET", "/1/x", {"filter": None, "since": b"1"})
 
 
 @settings(deadline=None)

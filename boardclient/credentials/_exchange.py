@@ -190,9 +190,9 @@ def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: froze
     found = fields.get("error")  # RFC 6749, section 5.2
     code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) and is_free_of(found.encode(), secrets) else None
     explanation = f" ({code})" if code else ""
-    if response.status == 400:
-        explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
     words = _own_words(response, fields, secrets)
+    if response.status == 400 and not words:
+        explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
     why = f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
     error = CredentialError(why, status_of(response.status).effect)
     # Only a bad code comes from the user's browser. A 400 that does not say why may be that too.
