@@ -122,8 +122,8 @@ class DaskRun:
             raise failure
 
     async def _carried(self) -> None:
-        tasks = [
-            self._client.submit(import_part_now, job, part, **self._options, pure=False, retries=3, key=f"{job.name}-{part}")
+        tasks = [  # pure=False gives each a key of its own: other imports may use the same cluster
+            self._client.submit(import_part_now, job, part, **self._options, pure=False, retries=3)
             for job in self._jobs
             for part in job.parts
         ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import distributed
 import psutil
 import pytest
 
@@ -227,3 +228,23 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     assert late == {"created": 300 - second.report.already, "already": second.report.already}
     assert seen[-1].total == 300
     assert await world.cards() == Counter(draft.name for draft in drafts)
+
+
+async def test_imports_at_once_on_one_cluster(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each creates its own rows, though their boards, and so their jobs, have the same name."""
+    for name, value in world.environment.items():
+        monkeypatch.setenv(name, value)
+    world.service.latency = 0.02
+    options: dict[str, Any] = {"n_workers": 2, "processes": False, "protocol": "tcp", "asynchronous": True}
+    cluster: Any = distributed.LocalCluster  # its package has no annotations
+
+    async def imported(word: str, address: str) -> Counter[str]:
+        drafts = [CardDraft(f"{word} {n}", world.list_id) for n in range(20)]
+        job = await plan(drafts, world.board_id, tmp_path / word, parts=2, settle=0.3)
+        async with DaskRun(job, scheduler=address, concurrency=1, lease=5.0) as run:
+            return Counter([result.state async for result in run])
+
+    async with cluster(**options, host="127.0.0.1", dashboard_address="127.0.0.1:0") as made:
+        counts = await asyncio.gather(*(imported(word, made.scheduler_address) for word in ("first", "second")))
+    assert counts == [{"created": 20}, {"created": 20}]
+    assert await world.cards() == Counter(f"{word} {n}" for word in ("first", "second") for n in range(20))
