@@ -48,7 +48,8 @@ class Database:
     def __init__(self, where: str | os.PathLike[str], *, keeps_connections: bool = True, is_durable: bool = True) -> None:
         self.where = checked_place(where)
         self.is_file = "://" not in self.where
-        url = f"sqlite+aiosqlite:///{self.where}" if self.is_file else f"postgresql+asyncpg://{self.where.partition('://')[2]}"
+        of_path = sa.URL.create("sqlite+aiosqlite", database=self.where)  # in a text, "%20" and "?" would name another file
+        url = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
         of_file: dict[str, Any] = {"connect_args": {"timeout": 30.0, "factory": _Connection}}
         options: dict[str, Any] = of_file if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
         if not keeps_connections:

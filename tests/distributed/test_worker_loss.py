@@ -28,6 +28,7 @@ from boardclient import (
     CredentialError,
     JournalError,
     Pace,
+    Token,
     _database,
 )
 from boardclient._database import Database
@@ -194,6 +195,19 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         with pytest.raises(JournalError, match="belongs to another import"):
             await import_part(job, 0, session=session)
     await import_part(job, 0, session=board.session.with_options(limiter=Pace()))  # its own in place of the shared one
+
+
+@pytest.mark.parametrize("name", ["my%20app", "what?1#2"])
+async def test_the_file_of_a_ledger_is_the_one_that_its_path_names(name: str, tmp_path: Path) -> None:
+    """Whatever characters the path has, workers, their pace and tokens use that file, which only its owner can read."""
+    async with BoardService() as service, service.session() as session:
+        board, ledger = service.seed({"To Do": []}), tmp_path / name
+        job = await plan([CardDraft("card", board.lists["To Do"])], board.id, ledger, settle=0.3)
+        assert await SqlTokenStore(ledger).publish("ada", Token("t"), 0)
+        await import_part(job, job.parts[0], session=session)
+    assert (await report(ledger)).created == 1
+    found = {file.name.removesuffix("-wal").removesuffix("-shm"): file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert found == {name: 0o600}
 
 
 async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
