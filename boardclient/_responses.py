@@ -56,7 +56,6 @@ class StatusMeaning:
         is_overload: Whether the service may respond with it because requests come too fast.
         is_transient: Whether the same request may succeed later, so that repeatable ones are retried.
         ends_run: Whether every further call would get it too, so that a bulk run ends.
-        is_final: Whether the same row would get it again. A journal calls it "failed" then, otherwise "waiting".
     """
 
     error: type[ApiError]
@@ -67,12 +66,11 @@ class StatusMeaning:
     is_overload: bool = attrs.field(default=False, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
     ends_run: bool = attrs.field(default=False, kw_only=True)
-    is_final: bool = attrs.field(default=False, kw_only=True)
 
 
 _TABLE: Final[Mapping[int, StatusMeaning]] = {
-    304: StatusMeaning(ApiError, "not modified, though the request has no condition", advice="check headers=", is_final=True),
-    400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent", is_final=True),
+    304: StatusMeaning(ApiError, "not modified, though the request has no condition", advice="check headers="),
+    400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent"),
     401: StatusMeaning(
         AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
     ),
@@ -85,13 +83,11 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
         NotFoundError,
         "an identifier does not exist or is not accessible",
         advice="check the identifiers and whose token it is",
-        is_final=True,
     ),
     407: StatusMeaning(
         ApiError, "the proxy wants credentials", advice="check proxy= or the proxy of the environment", ends_run=True
     ),
     408: StatusMeaning(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
-    425: StatusMeaning(ApiError),
     429: StatusMeaning(
         RateLimitError,
         "too many requests",
@@ -102,9 +98,9 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
     503: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True, is_overload=True),
 }
 _CLASSES: Final[Mapping[int, StatusMeaning]] = {
-    2: StatusMeaning(ApiError, effect=Effect.DONE, is_final=True),
-    3: StatusMeaning(ApiError, "a redirect, which is not followed", advice="check base_url", is_final=True),
-    4: StatusMeaning(ApiError, is_final=True),
+    2: StatusMeaning(ApiError, effect=Effect.DONE),
+    3: StatusMeaning(ApiError, "a redirect, which is not followed", advice="check base_url"),
+    4: StatusMeaning(ApiError),
     5: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
 }
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
@@ -124,11 +120,6 @@ def is_http_error(status: int) -> bool:
 def is_throttling(error: object) -> bool:
     """Return True if an error says that the service asks for fewer requests."""
     return isinstance(error, ApiError) and status_of(error.status).is_throttling
-
-
-def is_final(error: object) -> bool:
-    """Return True if an error is a response that the same row would get again."""
-    return isinstance(error, ApiError) and status_of(error.status).is_final
 
 
 def ends_run(error: object) -> bool:

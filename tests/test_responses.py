@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from operation_helpers import NOW, READS, TEXT, interpret, raw_response
 
 from boardclient import _operations as ops
-from boardclient._responses import Response, ends_run, is_final, is_throttling, retry_after, status_of
+from boardclient._responses import Response, ends_run, is_throttling, retry_after, status_of
 from boardclient._transport._values import RawResponse
 from boardclient.errors import (
     ApiError,
@@ -47,21 +47,21 @@ def test_responses_to_free_requests_are_returned_as_they_came() -> None:
 
 STATUSES: list[tuple[int, type[ApiError], Effect, str]] = [
     (101, ApiError, Effect.UNKNOWN, ""),
-    (300, ApiError, Effect.REJECTED, "is_final"),
-    (302, ApiError, Effect.REJECTED, "is_final"),
-    (304, ApiError, Effect.REJECTED, "is_final"),
-    (399, ApiError, Effect.REJECTED, "is_final"),
-    (400, BadRequestError, Effect.REJECTED, "is_final"),
+    (300, ApiError, Effect.REJECTED, ""),
+    (302, ApiError, Effect.REJECTED, ""),
+    (304, ApiError, Effect.REJECTED, ""),
+    (399, ApiError, Effect.REJECTED, ""),
+    (400, BadRequestError, Effect.REJECTED, ""),
     (401, AuthenticationError, Effect.REJECTED, "ends_run"),
-    (402, ApiError, Effect.REJECTED, "is_final"),
+    (402, ApiError, Effect.REJECTED, ""),
     (403, PermissionDeniedError, Effect.REJECTED, ""),
-    (404, NotFoundError, Effect.REJECTED, "is_final"),
+    (404, NotFoundError, Effect.REJECTED, ""),
     (407, ApiError, Effect.REJECTED, "ends_run"),
     (408, ApiError, Effect.UNKNOWN, ""),
-    (409, ApiError, Effect.REJECTED, "is_final"),
+    (409, ApiError, Effect.REJECTED, ""),
     (425, ApiError, Effect.REJECTED, ""),
     (429, RateLimitError, Effect.REJECTED, "is_throttling"),
-    (499, ApiError, Effect.REJECTED, "is_final"),
+    (499, ApiError, Effect.REJECTED, ""),
     (500, ServerError, Effect.UNKNOWN, "is_transient"),
     (503, ServerError, Effect.UNKNOWN, "is_transient"),
     (599, ServerError, Effect.UNKNOWN, "is_transient"),
@@ -84,16 +84,16 @@ def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiEr
     assert str(error).isascii()
     assert error.__traceback__ is None
     meaning = status_of(status)
-    asked = {"is_throttling": is_throttling, "is_final": is_final, "ends_run": ends_run}
+    asked = {"is_throttling": is_throttling, "ends_run": ends_run}
     assert {name for name, is_so in asked.items() if is_so(error)} | ({"is_transient"} & {follows}) == {*filter(None, [follows])}
     assert (meaning.effect, meaning.is_transient) == (effect, follows == "is_transient")
 
 
 @pytest.mark.parametrize("error", [CredentialError("expired"), JournalError("full"), SessionClosedError("closed")])
 def test_an_error_that_every_call_would_meet_ends_a_run(error: BoardClientError) -> None:
-    """What is no response ends a run by its class; a lost connection does not, and neither throttles nor is final."""
+    """What is no response ends a run by its class; a lost connection does not, and neither throttles."""
     assert ends_run(error)
-    assert not any(is_so(TransportError("reset")) for is_so in (ends_run, is_throttling, is_final))
+    assert not any(is_so(TransportError("reset")) for is_so in (ends_run, is_throttling))
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from boardclient._responses import is_final
 from boardclient.bulk._life import Row, RowKey
 from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
@@ -19,8 +18,8 @@ from boardclient.errors import BoardClientError
 from boardclient.models import Card
 
 RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
-"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; refused for good; refused for
-now, or not sent; reported as unknown; deleted again. Refused rows are sent by the next run, whatever the reason was."""
+"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; not created, with an error; not
+sent; reported as unknown; deleted again. The next run sends those that failed or wait."""
 
 
 class Doubt(NamedTuple):
@@ -129,7 +128,7 @@ class DurableLedger(abc.ABC):
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
         if card is None:
-            self._note(row.seq, "unknown" if state == "unknown" else "failed" if is_final(error) else "waiting", str(error))
+            self._note(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         elif row.action != "done":
             self._note(row.seq, "done", card.id)
 

@@ -22,7 +22,7 @@ from boardclient.testing import faults
 
 
 async def test_failed_rows_are_sent_again_by_every_later_run(world: World) -> None:
-    """Rows that were refused for good are among them: it may have been a fault that has passed, such as the page of a proxy."""
+    """Whatever the reason was: it may have been a fault that has passed, such as the page of a proxy."""
     world.service.faults.add(faults.status(404), "cards.create", call=[1, 3])
     drafts = world.drafts(0, 1)
     assert (await world.finish(drafts, concurrency=1))[0] == {"0": "failed", "1": "created"}
@@ -68,7 +68,7 @@ async def test_a_fatal_401_leaves_a_resumable_journal(world: World) -> None:
                 seen.append(result.state)
     assert Counter(seen)["created"] == 5
     assert set(seen) == {"created", "failed"}
-    assert {state for state, _ in kept(world.path).values()} == {"done", "waiting"}
+    assert {state for state, _ in kept(world.path).values()} == {"done", "failed", "waiting"}
     world.service.faults.clear()
     states, report = await world.finish(drafts)
     assert (report.already, report.created) == (5, 15)
@@ -160,7 +160,7 @@ async def test_a_list_of_another_board_is_not_sent(world: World) -> None:
     assert first.error.effect is Effect.NOT_SENT
     assert f"the list {elsewhere} is not on the board" in str(first.error)
     assert world.sent == ["0"]
-    assert kept(world.path)["stray"][0] == "waiting"
+    assert kept(world.path)["stray"][0] == "failed"
     states, _ = await world.finish([attrs.evolve(stray, list_id=world.lists[0])])
     assert states == {"stray": "created"}
 

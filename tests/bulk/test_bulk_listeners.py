@@ -93,7 +93,7 @@ async def test_nothing_secret_is_in_the_journal(world: World, marker: Any) -> No
             assert all(secret not in str(result.error) for secret in secrets)
     look()
     assert found == []
-    assert {state for state, _ in kept(world.path).values()} == {"done", "failed", "waiting", "unknown"}
+    assert {state for state, _ in kept(world.path).values()} == {"done", "failed", "unknown"}
 
 
 async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moments) -> None:

@@ -39,8 +39,8 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
         "rows": "5",
         "logged": "0",
         "done": "2",
-        "failed": "1",
-        "waiting": "1",
+        "failed": "2",
+        "waiting": "0",
         "unknown": "1",
         "undone": "0",
     }
