@@ -265,7 +265,7 @@ async def _opened_again(database: Database, job: Job) -> Job:
             again = [
                 part.part
                 for part in found
-                if any(states.get(seq, ("",))[0] in {"", "failed", "waiting"} for seq in _numbers(part.first, part.size))
+                if any(states.get(seq, ("",))[0] in {"", "failed"} for seq in _numbers(part.first, part.size))
             ]
             if again or any(state in {"logged", "unknown"} for state, _ in states.values()):
                 again.append(CLOSING)
@@ -332,8 +332,6 @@ async def import_part(
                     continue
                 with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
                     await _run(database, job, held, session, {**options, "concurrency": concurrency}, on_progress)
-                if held.is_draining:
-                    return
 
 
 def _credentials(job: Job) -> OAuthCredentials | None:
@@ -382,16 +380,16 @@ async def _prepare(database: Database, job: Job, session: AsyncSession) -> dict[
 
 
 async def _is_open(database: Database, job: str, part: int) -> bool:
-    """Return True if a part is open; the closing part, if all others are done."""
+    """Return True if a part is open and its job not drained; the closing part, if all others are done."""
     is_other = (parts.c.job == job) & (parts.c.part != CLOSING) & (parts.c.state != "done")
     others = sa.select(sa.func.count()).select_from(parts).where(is_other).scalar_subquery()
     async with database.begin() as connection:
-        wanted = sa.select(parts.c.state, others).where(parts.c.job == job, parts.c.part == part)
-        found = (await connection.execute(wanted)).one_or_none()
+        wanted = sa.select(parts.c.state, jobs.c.is_draining, others).join_from(parts, jobs, parts.c.job == jobs.c.job)
+        found = (await connection.execute(wanted.where(parts.c.job == job, parts.c.part == part))).one_or_none()
     if found is None:
         raise JournalError(f"the job {job!r} has no part {part}")
-    state, waiting = found
-    return bool(state != "done" and (part != CLOSING or not waiting))
+    state, is_draining, waiting = found
+    return bool(state != "done" and not is_draining and (part != CLOSING or not waiting))
 
 
 async def _run(
@@ -502,7 +500,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     return BulkReport(
         created=counts["done"] - already,
         already=already,
-        failed=counts["failed"] + counts["waiting"],
+        failed=counts["failed"],
         unknown=counts["logged"] + counts["unknown"],
         seconds=float(seconds),
         rate=(counts["done"] - already) / seconds if seconds else 0.0,
@@ -537,7 +535,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
                 owner=part.owner,
                 rows=part.size,
                 done=counts["done"],
-                failed=counts["failed"] + counts["waiting"],
+                failed=counts["failed"],
                 in_doubt=counts["logged"] + counts["unknown"],
                 seconds=part.seconds,
                 rate=counts["done"] / part.seconds if part.seconds else 0.0,
@@ -550,7 +548,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
 async def drain(ledger: Jobs, *, name: str | None = None) -> None:
     """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 
-    `plan` opens a job again.
+    They learn of it within a quarter of their lease. No part is begun any more: `import_part` returns. `plan` opens a job again.
 
     Raises:
         JournalError: the ledger can't be written, or has no such job.
@@ -583,7 +581,7 @@ def _exists(place: str) -> bool:
 
 
 async def results(job: Job) -> AsyncGenerator[CardResult, None]:
-    """Yield what became of each row of a job that a worker has taken up, part by part.
+    """Yield what became of each row of a job that a worker has taken up and not given back, part by part.
 
     Raises:
         JournalError: the ledger can't be read.

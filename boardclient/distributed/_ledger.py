@@ -62,7 +62,7 @@ events: Final = sa.Table(
 )
 
 State = tuple[str, str]
-"""What became of a row: "logged", "done", "failed", "waiting" or "unknown", and its card's identifier or the reason."""
+"""What became of a row: "logged", "done", "failed" or "unknown", and its card's identifier or the reason."""
 
 
 def dump_drafts(drafts: Sequence[CardDraft]) -> bytes:
@@ -84,7 +84,7 @@ def load_drafts(stored: bytes) -> list[CardDraft]:
 
 
 async def read_states(database: Database, job: str, part: int | None = None, *, until: int | None = None) -> dict[int, State]:
-    """Return what became of the rows of a part, or of all, by their numbers. Rows that were never sent are left out."""
+    """Return what became of the rows of a part, or of all, by their numbers. Rows that were not sent are left out."""
     wanted = events.c.job == job
     if part is not None and part != CLOSING:
         wanted &= events.c.part.in_([part, CLOSING])
@@ -99,7 +99,7 @@ async def read_states(database: Database, job: str, part: int | None = None, *, 
             found.update(
                 (seq, ("logged", "a worker has sent it, and ended before the response came")) for seq in json.loads(sent)
             )
-    return found
+    return {seq: known for seq, known in found.items() if known[0] != "waiting"}
 
 
 def dump_audit(of_run: BulkReport) -> str | None:

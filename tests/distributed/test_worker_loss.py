@@ -126,8 +126,9 @@ async def test_the_same_job_again_creates_nothing(board: Board) -> None:
 
 
 async def test_rows_that_failed_are_sent_when_the_job_is_planned_again(board: Board) -> None:
-    """The report names them with their reasons."""
-    board.service.faults.add(faults.status(400), "cards.create", call=[3, 7])
+    """Whatever they were refused for, the report counts them."""
+    for call, status_code in ((3, 400), (7, 403)):
+        board.service.faults.add(faults.status(status_code), "cards.create", call=call)
     drafts = board.drafts(20)
     job = await board.plan(drafts)
     await board.run(job)
@@ -233,11 +234,38 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     assert {part.state for part in await status(board.ledger)} == {"held", "open"}
     await drain(board.ledger)
     await asyncio.wait_for(running, 20)
-    assert len(await board.cards()) < 300
+    created = len(await board.cards())
+    assert created < 300
+    found = await report(job)
+    assert (found.created, found.failed, found.unknown) == (created, 0, 0)  # what was not sent did not fail
+    assert sum(part.failed for part in await status(job)) == 0
+    assert {result.state async for result in results(job)} == {"created"}
     board.service.latency = 0.0
     job = await board.plan(drafts, parts=2)
-    assert 0 < job.already < 300
+    assert job.already == created
     await board.run(job)
+    assert await board.cards() == Counter(draft.name for draft in drafts)
+
+
+async def test_a_drained_job_begins_no_part(board: Board) -> None:
+    """Calls that begin later, or wait for a worker, return and leave their parts open until the job is planned again."""
+    drafts = board.drafts(40)
+    job = await board.plan(drafts)
+    board.service.faults.add(faults.hang(), "cards.create", call=1)
+    first, others = (attrs.evolve(job, parts=numbers) for numbers in (job.parts[:1], job.parts[1:]))
+    calls = {asyncio.ensure_future(board.run(first, lease=600.0)) for _ in range(2)}
+    while len(board.service.calls_of("cards.create")) < 10:
+        await asyncio.sleep(0)
+    await drain(job)
+    await board.run(others)
+    ended, running = await asyncio.wait(calls, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert [call.result() for call in ended] == [None]
+    for call in running:
+        call.cancel()
+    await asyncio.wait(running)
+    assert {part.state for part in await status(job)} == {"open"}
+    assert set(await board.cards()) <= {draft.name for draft in drafts[:10]}
+    await board.run(await board.plan(drafts))
     assert await board.cards() == Counter(draft.name for draft in drafts)
 
 
