@@ -128,7 +128,7 @@ async def plan(
         account: The account that creates the cards, None for that of the environment.
         parts: How many parts to make. By default each has 5,000 rows.
         marker: As in `create_many`.
-        settle: As in `create_many`.
+        settle: As in `create_many`. It may be another one each time.
 
     Raises:
         ValueError: an argument can't be used.
@@ -156,7 +156,7 @@ async def plan_many(
         ledger: As in `plan`.
         parts: About how many parts to make in all. By default each has 5,000 rows.
         marker: As in `create_many`. It is needed if several accounts create cards on one board, to tell them apart.
-        settle: As in `create_many`.
+        settle: As in `plan`.
 
     Returns:
         The jobs, in the order in which the rows first name them.
@@ -193,8 +193,8 @@ async def _planned(
     async with contextlib.aclosing(Database(ledger)) as database:
         await database.create()
         async with database.begin() as connection:
-            columns = (jobs.c.job, jobs.c.digest, jobs.c.options)
-            known = {name: found for name, *found in await connection.execute(sa.select(*columns))}
+            found = await connection.execute(sa.select(jobs.c.job, jobs.c.digest, jobs.c.options))
+            known = {name: (of_rows, json.loads(stored)["marker"]) for name, of_rows, stored in found}
             plans = {(job.board_id, job.account): _Plan(job, is_new=job.name not in known) for job in given}
             for board_id, account, draft in rows:
                 if (one := plans.get((board_id, account))) is None:
@@ -209,15 +209,15 @@ async def _planned(
                 if len(one.rows) > _RESERVED:
                     await one.store(connection, len(one.rows) - _RESERVED)
                 await one.store(connection, _RESERVED, CLOSING)
-                name, found = one.job.name, [one.digest.hexdigest(), options]
+                name, of_rows = one.job.name, one.digest.hexdigest()
                 if one.is_new:
-                    values = {"job": name, "digest": found[0], "board_id": one.job.board_id, "options": options}
+                    values = {"job": name, "digest": of_rows, "board_id": one.job.board_id, "options": options}
                     await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
-                elif known[name] != found:
+                elif known[name] != (of_rows, marker):
                     raise JournalError(
-                        f"the ledger {database.where} has a job {name!r} with other rows or options: give this one another name"
+                        f"the ledger {database.where} has a job {name!r} with other rows or marker: give this one another name"
                     )
-                await connection.execute(jobs.update().where(jobs.c.job == name).values(is_draining=False))
+                await connection.execute(jobs.update().where(jobs.c.job == name).values(is_draining=False, options=options))
         return [await _opened_again(database, one.job) for one in plans.values()]
 
 

@@ -169,9 +169,9 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
     """Nothing is sent then."""
     drafts = board.drafts(10)
     job = await board.plan(drafts)
-    with pytest.raises(JournalError, match="with other rows or options"):
+    with pytest.raises(JournalError, match="with other rows or marker"):
         await board.plan(drafts[1:])
-    with pytest.raises(JournalError, match="with other rows or options"):
+    with pytest.raises(JournalError, match="with other rows or marker"):
         await board.plan(drafts, marker=True)
     places = [(board.board_id, account, draft) for account in (None, "ada") for draft in drafts]
     with pytest.raises(ValueError, match="need a marker, to tell them apart"):
@@ -196,6 +196,17 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         with pytest.raises(JournalError, match="belongs to another import"):
             await import_part(job, 0, session=session)
     await import_part(job, 0, session=board.session.with_options(limiter=Pace()))  # its own in place of the shared one
+
+
+async def test_another_settle_time_is_that_of_the_job_from_now_on(board: Board) -> None:
+    """It says how long to wait, and not what to create: planning the rows with another one resumes their job."""
+    board.service.faults.add(faults.drop(commit=True), "cards.create", call=3)
+    drafts = board.drafts(20)
+    first = await board.plan(drafts, settle=10_000.0)
+    job = await board.plan(drafts, settle=0.3)
+    assert job == first
+    await asyncio.wait_for(board.run(job), 60)
+    assert (await report(job)).created == 20
 
 
 @pytest.mark.parametrize("name", ["my%20app", "what?1#2"])
