@@ -264,9 +264,9 @@ class AsyncSession:
             Exception: any error that the input raises, after the results until then.
         """
         from boardclient.bulk._map import map_calls  # for those who use it
-        from boardclient.bulk._options import check_concurrency
+        from boardclient.bulk._options import check_count
 
-        check_concurrency(concurrency)
+        check_count(concurrency, "concurrency")
         return map_calls(self._pipeline, function, items, concurrency)
 
     def stats(self) -> SessionStats:

@@ -65,15 +65,14 @@ def make_options(
     """
     if not isinstance(drafts, Iterable | AsyncIterable):
         raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
-    check_concurrency(concurrency)
+    check_count(concurrency, "concurrency")
     if board_id is not None:
         check_identifier(board_id, "board_id")
     if journal is not None and not isinstance(journal, str | os.PathLike):
         raise TypeError(f"journal must be a path, not {type(journal).__name__}")
     if marker not in (None, True, False) and not callable(marker):
         raise TypeError("marker must be True, None or a function of a draft")
-    if settle is not None and not (isinstance(settle, int | float) and 0 <= settle < math.inf):
-        raise ValueError("settle must be a number of seconds, at least 0, or None")
+    check_settle(settle)
     if settle is None:
         settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)
     return BulkOptions(
@@ -88,14 +87,24 @@ def make_options(
     )
 
 
-def check_concurrency(concurrency: int | None) -> None:
-    """Check a number of calls at a time.
+def check_count(count: int | None, name: str) -> None:
+    """Check a number of calls, workers or parts. Errors call it `name`.
 
     Raises:
         ValueError: it is not a whole number of at least 1, or None.
     """
-    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-        raise ValueError("concurrency must be a whole number of at least 1, or None")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise ValueError(f"{name} must be a whole number of at least 1, or None")
+
+
+def check_settle(settle: float | None) -> None:
+    """Check how long a service may take to commit a request.
+
+    Raises:
+        ValueError: it is not a number of seconds, at least 0, or None.
+    """
+    if settle is not None and not (isinstance(settle, int | float) and 0 <= settle < math.inf):
+        raise ValueError("settle must be a number of seconds, at least 0, or None")
 
 
 def _marking(marker: Marking) -> Marking:

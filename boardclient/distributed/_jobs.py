@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import secrets
 import zlib
@@ -23,7 +24,7 @@ from boardclient._environment import optional, required
 from boardclient._pace import Pace
 from boardclient._redaction import takes_secrets
 from boardclient.bulk import BulkReport, BulkRun, CardResult, digest, journal_identity
-from boardclient.bulk._options import make_options
+from boardclient.bulk._options import check_count, check_settle, make_options
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.distributed._ledger import (
     CLOSING,
@@ -41,7 +42,7 @@ from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError
 from boardclient.events import BulkProgress
-from boardclient.models import Card, CardDraft
+from boardclient.models import Card, CardDraft, check_identifier, check_seconds
 from boardclient.session import AsyncSession
 
 _PART_ROWS: Final = 5000
@@ -131,6 +132,7 @@ async def plan(
         settle: As in `create_many`. It may be another one each time.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has other rows under this name.
     """
@@ -162,6 +164,7 @@ async def plan_many(
         The jobs, in the order in which the rows first name them.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has other rows for a board and account.
     """
@@ -169,14 +172,14 @@ async def plan_many(
 
 
 def _job(ledger: str | os.PathLike[str], board_id: str, account: str | None, name: str | None = None) -> Job:
+    check_identifier(board_id, "board_id")
     name = name or f"board {board_id}" + (f", account {account}" if account else "")
     return Job(ledger=ledger, name=name, board_id=board_id, account=account, parts=(), rows=0)
 
 
 def _size(rows: Iterable[object], parts: int | None) -> int:
     """Return how many rows a part gets."""
-    if parts is not None and parts < 1:
-        raise ValueError("parts must be at least 1")
+    check_count(parts, "parts")
     return _PART_ROWS if parts is None or not isinstance(rows, Sized) else max(1, -(-len(rows) // parts))
 
 
@@ -189,6 +192,9 @@ async def _planned(
     settle: float | None,
 ) -> list[Job]:
     """Store rows, all or none, and return their jobs: those that are given, and one for each other board and account."""
+    if not isinstance(marker, bool):
+        raise TypeError(f"marker must be True or False, not {type(marker).__name__}")
+    check_settle(settle)
     options = json.dumps({"marker": marker, "settle": settle})
     async with contextlib.aclosing(Database(ledger)) as database:
         await database.create()
@@ -309,10 +315,13 @@ async def import_part(
         on_progress: Called with the progress of the part.
 
     Raises:
+        TypeError: `lease` is no number.
+        ValueError: `concurrency` or `lease` is out of range.
         JournalError: the ledger can't be used, or belongs to another service or account.
         ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
+    check_worker(concurrency, lease)
     owner = worker_name()
     async with contextlib.AsyncExitStack() as opened:
         database = await opened.enter_async_context(contextlib.aclosing(Database(job.ledger)))
@@ -332,6 +341,18 @@ async def import_part(
                     continue
                 with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
                     await _run(database, job, held, session, {**options, "concurrency": concurrency}, on_progress)
+
+
+def check_worker(concurrency: int | None, lease: float) -> None:
+    """Check the options of `import_part`.
+
+    Raises:
+        TypeError: `lease` is no number.
+        ValueError: an option is out of range.
+    """
+    check_count(concurrency, "concurrency")
+    if not 0 < check_seconds(lease, "lease") < math.inf:
+        raise ValueError("lease must be more than 0 seconds, and finite")
 
 
 def _credentials(job: Job) -> OAuthCredentials | None:

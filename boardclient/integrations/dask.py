@@ -16,7 +16,9 @@ import attrs
 
 from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
+from boardclient.bulk._options import check_count
 from boardclient.distributed import Job, drain, import_part_now, report, results, status
+from boardclient.distributed._jobs import check_worker
 from boardclient.events import BulkProgress
 
 with requires_extra("dask", "boardclient.integrations.dask"):
@@ -46,7 +48,8 @@ class DaskRun:
         on_progress: Called with the progress of the whole.
 
     Raises:
-        ValueError: tasks would travel to another host in clear text.
+        TypeError: `lease` is no number.
+        ValueError: an argument is out of range, or tasks would travel to another host in clear text.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class DaskRun:
         address = urlsplit(scheduler or "tls:")
         if address.scheme != "tls" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
+        check_count(workers, "workers")
+        check_worker(concurrency, lease)
         self.report: BulkReport = BulkReport()
         self._jobs = [jobs] if isinstance(jobs, Job) else [*jobs]
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress

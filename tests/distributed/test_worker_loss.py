@@ -46,6 +46,7 @@ from boardclient.distributed import (
     status,
 )
 from boardclient.distributed import _parts as leases
+from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
@@ -181,8 +182,6 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         await board.run(attrs.evolve(job, parts=(99,)))
     with pytest.raises(JournalError, match="has no job 'other'"):
         await board.run(attrs.evolve(job, name="other"))
-    with pytest.raises(ValueError, match="parts must be at least 1"):
-        await board.plan(drafts, parts=0)
     for url, why in (("postgresql://user:secret@host/db", "can't hold a password"), ("mysql://host/db", "postgresql://")):
         with pytest.raises(ValueError, match=why) as caught:
             await plan(drafts, board.board_id, url)
@@ -196,6 +195,49 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         with pytest.raises(JournalError, match="belongs to another import"):
             await import_part(job, 0, session=session)
     await import_part(job, 0, session=board.session.with_options(limiter=Pace()))  # its own in place of the shared one
+
+
+NO_SECONDS: list[object] = [-1, float("nan"), float("inf"), "soon"]
+NO_NUMBERS: list[object] = [0, -1, 1.5, float("nan"), "many", True]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("settle", value) for value in NO_SECONDS),
+        *(("parts", value) for value in NO_NUMBERS),
+        *(("marker", value) for value in ("yes", lambda draft: "x")),
+    ],
+)
+async def test_a_job_that_could_never_be_run_is_not_planned(option: str, value: object, tmp_path: Path) -> None:
+    """An option that workers would refuse is refused before anything is stored."""
+    ledger, draft, options = tmp_path / "ledger", CardDraft("card", "l1"), dict[str, Any]({option: value})
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be"):
+        await plan([draft], "b1", ledger, **options)
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be"):
+        await plan_many([("b1", None, draft)], ledger, **options)
+    with pytest.raises(ValueError, match="board_id must not hold"):
+        await plan([draft], "b/1", ledger)
+    assert not ledger.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("lease", value) for value in [0, *NO_SECONDS]),
+        *(("concurrency", value) for value in NO_NUMBERS),
+    ],
+)
+async def test_a_worker_that_could_never_run_a_part_claims_none(option: str, value: object, tmp_path: Path) -> None:
+    """Nor does a cluster that would have such workers begin. A lease of no seconds ended before each request, without end."""
+    job = await plan([CardDraft("card", "l1")], "b1", tmp_path / "ledger")
+    options: dict[str, Any] = {option: value}
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be"):
+        await import_part(job, 0, **options)
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be"):
+        DaskRun(job, **options)
+    with pytest.raises(ValueError, match="workers must be"):
+        DaskRun(job, workers=0)
 
 
 async def test_another_settle_time_is_that_of_the_job_from_now_on(board: Board) -> None:
