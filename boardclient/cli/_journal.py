@@ -38,8 +38,8 @@ async def journal_show(file: Path) -> Mapping[str, object]:
     \b
     States:
       done     the card exists
-      failed   refused; the next run sends it again
-      waiting  not sent, or refused for a temporary reason
+      failed   not created, with an error; the next run sends it again
+      waiting  not sent
       logged   sent or about to be sent, result not known yet
       unknown  the card may exist or not
       undone   the card was deleted again; the next run sends the row

@@ -213,6 +213,7 @@ class PartLedger(DurableLedger):
             elif state in {"logged", "unknown"}:
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
             else:
+                row.detail = detail if state == "failed" else None  # refused before, so the engine sends it last
                 sent.append(row.seq)
         await self._write(sent)
 

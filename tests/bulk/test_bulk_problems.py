@@ -37,7 +37,7 @@ async def test_problems_are_seen(service: BoardService, list_id: str, caplog: py
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (None, "it is not listed"),
+        (None, "the board does not list it"),
         (faults.status(401), "the run has ended: GET .* status 401"),
         (faults.hang(), "the run was stopped"),
     ],

@@ -142,6 +142,20 @@ async def test_rows_that_failed_are_sent_when_the_job_is_planned_again(board: Bo
     assert await board.cards() == Counter(draft.name for draft in drafts)
 
 
+async def test_rows_that_were_refused_are_sent_after_all_others(board: Board) -> None:
+    """Rows that are always refused would otherwise end each run of their part before the rows behind them.
+
+    The last row waits for all others: its card shows whether those in doubt were created.
+    """
+    for call, status_code in ((1, 400), (2, 403), (3, 401)):
+        board.service.faults.add(faults.status(status_code), "cards.create", call=call)
+    drafts = board.drafts(6)
+    assert not await board.is_run(await board.plan(drafts, parts=1), concurrency=1)
+    await board.run(await board.plan(drafts, parts=1), concurrency=1)
+    created = [card.name for card in sorted(await board.session.boards.cards(board.board_id), key=lambda card: card.id)]
+    assert [name for name in created if name != "card 5"] == ["card 3", "card 4", "card 0", "card 1", "card 2"]
+
+
 async def test_small_jobs_and_no_rows(board: Board) -> None:
     """One call does all of them."""
     for count in (0, 1, 3):
