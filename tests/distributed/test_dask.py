@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from boardclient import AsyncSession, BulkProgress, CardDraft
-from boardclient.distributed import SqlTokenStore, plan, status
+from boardclient.distributed import SqlTokenStore, drain, plan, status
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
@@ -98,6 +98,28 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
         assert said in out
     code, _, err = await world.boardclient("ledger", "status", "--ledger", str(tmp_path / "none"))
     assert (code, "there is no ledger" in err) == (2, True)
+
+
+async def test_an_import_that_is_drained(world: World, tmp_path: Path) -> None:
+    """The rows of parts that are not begun are not sent, the exit code says so, and the same line again sends them."""
+    file = tmp_path / "cards.csv"
+    file.write_text("name,list\n" + "".join(f"card {n},To Do\n" for n in range(40)))
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--parts", "20"]
+    line += ["--settle", "0.3", "--json"]
+    world.service.latency = 0.3
+    importing = asyncio.create_task(world.boardclient(*line))
+    await world.service.received("cards.create")
+    await drain(f"{file}.ledger")
+    code, out, err = await importing
+    found = json.loads(out.splitlines()[-1])
+    assert code == 1, err
+    assert 1 <= found["not_sent"] == 40 - found["created"] < 40
+    assert f"{found['not_sent']} rows not sent; the same command line sends them" in err
+    world.service.latency = 0.0
+    code, out, err = await world.boardclient(*line)
+    assert code == 0, err
+    assert json.loads(out.splitlines()[-1])["created"] == found["not_sent"]
+    assert await world.cards() == Counter(f"card {n}" for n in range(40))
 
 
 async def test_rows_that_name_boards_and_accounts(world: World, ledger: str, tmp_path: Path) -> None:
