@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from boardclient import (
     Credentials,
     DeadlineError,
     Effect,
+    NotFoundError,
     StaticCredentials,
 )
 from boardclient.credentials import CredentialObserver
@@ -47,6 +49,26 @@ async def test_a_second_401_is_raised(wire: Any) -> None:
         with pytest.raises(AuthenticationError) as caught:
             await session.members.me()
     assert (len(provider.rejected), counted(wire), len(caught.value.attempts)) == (1, 2, 2)
+
+
+async def test_credentials_of_earlier_attempts_are_redacted(wire: Any, policy: Any) -> None:
+    """What a later response repeats of them is in no error, history or event, whatever has replaced them."""
+    old, new = Credentials("old-token", "old-key"), Credentials("new-token", "new-key")
+    provider = Provider(old)
+
+    def replace(*_: Any, **__: Any) -> None:
+        provider.held = new
+
+    wire.get(ANY, status=503, callback=replace)
+    wire.get(ANY, status=404, body=b"old-token of old-key is new-token now", headers={"X-Old": "old-token"})
+    events: list[Any] = []
+    async with session_of(provider, retry=policy, observers=[events.append]) as session:
+        with pytest.raises(NotFoundError) as caught:
+            await session.request("GET", "/1/things", params={"of": "old-key"})
+    error = caught.value
+    assert (error.body, error.headers["X-Old"]) == (b"*** of *** is *** now", "***")
+    shown = [str(error), error.attempts, error.as_curl(), events, [getattr(event, "headers", None) for event in events]]
+    assert not {"old-token", "old-key", "new-token", "new-key"} & {*re.findall(r"[a-z-]+", str(shown))}
 
 
 async def test_a_call_renews_once_over_all_its_attempts(wire: Any, policy: Any) -> None:

@@ -120,8 +120,8 @@ class CallContext(Progress):
     """Whether the call has asked for credentials in place of rejected ones, which it does once."""
     credentials: Credentials | None = None
     """The credentials with which the last request was signed."""
-    rejected: Credentials | None = None
-    """The credentials that the service rejected with 401, which are redacted from later responses too."""
+    used: frozenset[Credentials] = frozenset()
+    """The credentials of the attempts in the history, which are redacted from all that comes later."""
     cancellations: int = 0
     """How often the call has cancelled its task."""
     _again: asyncio.TimerHandle
@@ -164,11 +164,6 @@ class CallContext(Progress):
         """The worst effect of all attempts, including the current one."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
-    @property
-    def rejected_credentials(self) -> list[Credentials]:
-        """The credentials that are redacted besides those which signed the request."""
-        return [] if self.rejected is None else [self.rejected]
-
     # --- attempts
 
     def begin_attempt(self, call: Activity) -> Mapping[str, str]:
@@ -198,12 +193,13 @@ class CallContext(Progress):
     def note_result(self, result: TransportResult, outcome: object) -> Attempt:
         """Record the result of an attempt, whose `outcome` is its value or its error."""
         activity = self.attempt_activity
+        assert self.credentials is not None  # noqa: S101 -- only signed requests have results
+        self.used |= {self.credentials}
         if not isinstance(result, RawResponse):
             return self.record(outcome, result.effect)
         if activity is not None:
-            assert self.credentials is not None  # noqa: S101 -- only signed requests have responses
             activity.http_version = self.http_version
-            activity.response_headers = self.credentials.redact_headers(result.headers, *self.rejected_credentials)
+            activity.response_headers = self.credentials.redact_headers(result.headers, *self.used)
         return self.record(outcome, status_of(result.status).effect, result.status)
 
     def record(self, outcome: object, effect: Effect, status: int | None = None, started: float | None = None) -> Attempt:
@@ -291,7 +287,7 @@ class CallContext(Progress):
 
     def release(self) -> None:
         """Drop the credentials and the error, since frames of exceptions and readers of asyncio may keep the context."""
-        self.credentials = self.rejected = self.last_error = None
+        self.credentials, self.used, self.last_error = None, frozenset(), None
 
 
 def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:

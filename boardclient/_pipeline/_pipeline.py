@@ -157,7 +157,7 @@ class Pipeline:
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
             error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)
         else:
-            error.shown_request = signed_with.show(request, self._root, self.credentials_in, *context.rejected_credentials)
+            error.shown_request = signed_with.show(request, self._root, self.credentials_in, *context.used)
         if context.activity is not None:
             context.activity.effect, error.call_id = error.effect, context.activity.call_id
 
@@ -257,7 +257,7 @@ class Pipeline:
         )
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
-                response = credentials.redact(response, *context.rejected_credentials)
+                response = credentials.redact(response, *context.used)
             outcome = outcome_of(request, response, context.effect, time(), self._core.host)
             return self._recorded(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
@@ -269,7 +269,7 @@ class Pipeline:
                 value = await _gather(definition.slices(response.body), context)
         except DecodeError as error:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
-            shown = credentials.redact(response, *context.rejected_credentials)
+            shown = credentials.redact(response, *context.used)
             return self._recorded(context, response, unreadable(request, error, shown, self._core.host))
         return self._recorded(context, response, value) if context.is_recorded else value
 
@@ -306,7 +306,6 @@ class Pipeline:
                 return renewed
             if renewed == rejected:
                 return outcome
-            context.rejected = rejected
             if self._core.count_renewal(renewed) and (call := context.activity) is not None:
                 from boardclient.events import CredentialsRenewed  # for calls that are followed
 
