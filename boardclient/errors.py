@@ -84,10 +84,11 @@ class ShownRequest(NamedTuple):
 
     Args:
         method: The HTTP method.
-        url: The absolute URL, without credentials.
-        body: The JSON body without credentials, None if there is none.
+        url: The absolute URL, without credentials. Only the first 64 KiB of its path and query are kept.
+        body: The JSON body without credentials, None if there is none. "@body.json" stands for one of more than 64 KiB: curl
+            reads it from that file.
         has_key: Whether a key is sent as well as a token.
-        is_in_body: Whether the credentials go into the body, and not into the query.
+        is_in_body: Whether the credentials go into the body, and not into the query, where they are shown beside "@body.json".
     """
 
     method: str
@@ -144,7 +145,8 @@ class BoardClientError(Exception):
         """Return the request of the call as a curl command for a POSIX shell.
 
         The command holds no credentials: it takes them from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. Headers that the
-        application added are left out. The result is None if there was no request.
+        application added are left out. A body of more than 64 KiB is read from the file `body.json`, and the credentials are in
+        the query then. The result is None if there was no request.
         """
         return None if self.shown_request is None else self.shown_request.as_curl()
 

@@ -146,6 +146,15 @@ async def test_a_command_without_fields() -> None:
     assert words_of(await command_of("PUT", "/1/cards/c", json={}))[-2:] == [f'{{"key":"{KEY}","token":"{TOKEN}"}}', url]
 
 
+async def test_the_command_of_a_large_request_names_a_file() -> None:
+    """A body of more than 64 KiB is that of a file, with the credentials in the query, and a long query is cut."""
+    command = await command_of("POST", "/1/cards", json={"name": "n" * 2**16})
+    assert words_of(command)[-3:] == ["--data-binary", "@body.json", f"http://127.0.0.1:1/1/cards?key={KEY}&token={TOKEN}"]
+    assert len(await command_of("GET", "/1/cards", params={"name": "n" * 2**17})) < 2**16 + 300
+    command = await command_of("POST", "/1/cards", json={"name": "n" * 2**15})
+    assert words_of(command)[-1] == "http://127.0.0.1:1/1/cards"
+
+
 @settings(max_examples=30)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:

@@ -87,16 +87,18 @@ class Credentials:
     def show(self, request: Request[Any], root: str, place: CredentialsIn, *others: Credentials) -> ShownRequest:
         """Return the request as errors show it. `root` is the base URL.
 
-        `***` stands in place of these and the other credentials.
+        `***` stands in place of these and the other credentials. What is large is not searched: it would block the event loop.
         """
         forms = self._forms_with(others)
         body = request.body
+        is_large = body is not None and len(body) > BODY_KEPT_BYTES
+        shown = b"@body.json" if is_large else body and masked(body, forms)
         return ShownRequest(
             method=request.method,
-            url=root + masked(request.target.encode(), forms).decode(),
-            body=None if body is None else masked(body, forms).decode("utf-8", "replace"),
+            url=root + masked(request.target.encode(), forms, BODY_KEPT_BYTES).decode(),
+            body=None if shown is None else shown.decode("utf-8", "replace"),
             has_key=self.key is not None,
-            is_in_body=body is not None and place == "body" and self.key is not None and request.definition.signable_body,
+            is_in_body=not is_large and self.sign(request, place).body is not body,
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
