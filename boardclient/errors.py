@@ -180,7 +180,7 @@ class ApiError(BoardClientError):
 
     Attributes:
         status: The HTTP status.
-        headers: The headers of the response, with `***` in place of credentials.
+        headers: The first 64 KiB of the headers of the response, with `***` in place of credentials.
         body: The first 64 KiB of the body, with `***` in place of credentials.
         request: The method and the path, without the query.
         retry_after: The seconds that a `Retry-After` header asks for. None if there is none.

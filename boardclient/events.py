@@ -61,7 +61,7 @@ class ResponseReceived(_AttemptEvent):
         seconds: How long the attempt took.
         effect: What the attempt may have done.
         why: Its outcome in words.
-        headers: The headers of the response, with `***` in place of credentials.
+        headers: The first 64 KiB of the headers of the response, with `***` in place of credentials.
     """
 
     status: int | None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import json
 import time
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session_helpers import ANY, TOKEN, session_of
 
-from boardclient import Credentials, Response
+from boardclient import Credentials, NotFoundError, Response
 
 WRITTEN = {
     "plain": lambda text: text,
@@ -81,6 +83,19 @@ def test_the_beginning_of_a_large_text_is_kept() -> None:
         kept = redacted(b"." * length + b"0123456789secret" * 300, "0123456789secret")
         assert b"01" not in kept
         assert KEPT_BYTES - 100 <= len(kept) <= KEPT_BYTES
+
+
+async def test_the_beginning_of_large_headers_is_kept(wire: Any) -> None:
+    """An error and an event keep the first 64 KiB of a response's headers, and none of them in half."""
+    fields = {f"X-{number}": f"%{TOKEN} " * 1000 for number in range(10)}
+    wire.get(ANY, status=404, headers=fields)
+    events: list[Any] = []
+    async with session_of(observers=[events.append]) as session:
+        with pytest.raises(NotFoundError) as caught:
+            await session.members.me()
+    for headers in (caught.value.headers, events[-1].headers):
+        kept = {name: value for name, value in headers.items() if name in fields}
+        assert kept == dict.fromkeys(list(fields)[:5], "%*** " * 1000)
 
 
 def test_a_cut_is_after_the_last_of_several_secrets() -> None:

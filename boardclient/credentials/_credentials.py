@@ -9,6 +9,7 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, cast
 from urllib.parse import quote
 
@@ -111,9 +112,14 @@ class Credentials:
         return attrs.evolve(response, body=body, headers=self.redact_headers(response.headers, *others))
 
     def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
-        """Return a copy of headers with `***` in place of the credentials, in names too."""
+        """Return a copy of the first 64 KiB of headers, with `***` in place of the credentials, in names too."""
+        text = "\n".join([*headers, *headers.values()])
+        if len(text) > BODY_KEPT_BYTES:
+            sizes = accumulate(len(name) + len(value) + 2 for name, value in headers.items())
+            kept = CIMultiDict(field for field, size in zip(headers.items(), sizes, strict=True) if size <= BODY_KEPT_BYTES)
+            return self.redact_headers(kept, *others)
         forms = self._forms_with(others)
-        if is_free_of("\n".join([*headers, *headers.values()]).encode("utf-8", "surrogateescape"), forms):
+        if is_free_of(text.encode("utf-8", "surrogateescape"), forms):
             return CIMultiDict(headers)
         return CIMultiDict((_masked_text(name, forms), _masked_text(value, forms)) for name, value in headers.items())
 
