@@ -106,9 +106,9 @@ class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
     `definition` is the row of its operation in the table below, and `operation` the operation's name, as in events.
-    `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
-    `fields` are those of a creation's body by their wire names, otherwise empty. `headers` are sent besides those of the session.
-    It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
+    `target` is the path with the query, and `identifier` is what the caller put into the path, or "". `body` is a JSON object, or
+    None for no body. `fields` are those of a creation's body by their wire names, otherwise empty. `headers` are sent besides
+    those of the session. It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
     definition: Operation[T] = attrs.field(repr=False)
@@ -404,7 +404,7 @@ def build_request(
     body = None if json is None else encode(_exactly(json, "json"))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
-    return Request(operation, _with_query(checked, pairs), body)
+    return Request(operation, _with_query(checked, pairs), body, checked)
 
 
 def _exactly(value: JsonValue, name: str) -> JsonValue:

@@ -13,7 +13,7 @@ BoardClientError
 ├── DecodeError                  a success whose body is not what the interface shows
 ├── CredentialError              credentials could not be obtained
 │   └── ConsentRequired          the account's user has to sign in
-├── InvalidIdentifierError       also a ValueError: an identifier that can't be part of a path
+├── InvalidIdentifierError       also a ValueError: an identifier or a credential that can't be part of a path
 ├── JournalError                 the journal of a bulk run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
@@ -327,7 +327,7 @@ class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and cons
 
 
 class InvalidIdentifierError(BoardClientError, ValueError):
-    """Report an identifier that can't be part of a path. Nothing was sent."""
+    """Report an identifier, or a credential, that can't be part of a path. It was not sent."""
 
     suggested_status = 404
 

@@ -359,6 +359,7 @@ class AsyncSession:
 
         Raises:
             ApiError: the status is not a success.
+            InvalidIdentifierError: the path holds the key or token of the call, which errors, logs and events would show.
             BoardClientError: the call failed in another way.
             TypeError, ValueError: it can't be sent, or holds a field `key` or `token`.
         """

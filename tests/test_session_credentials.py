@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import pickle
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, session_of
@@ -16,6 +19,7 @@ from boardclient import (
     Credentials,
     DeadlineError,
     Effect,
+    InvalidIdentifierError,
     NotFoundError,
     StaticCredentials,
 )
@@ -69,6 +73,45 @@ async def test_credentials_of_earlier_attempts_are_redacted(wire: Any, policy: A
     assert (error.body, error.headers["X-Old"]) == (b"*** of *** is *** now", "***")
     shown = [str(error), error.attempts, error.as_curl(), events, [getattr(event, "headers", None) for event in events]]
     assert not {"old-token", "old-key", "new-token", "new-key"} & {*re.findall(r"[a-z-]+", str(shown))}
+
+
+SECRET = "a+secret/of=the~user"
+ENCODED = quote(SECRET, safe="")
+
+
+@pytest.mark.parametrize("provider", [StaticCredentials("other-token", SECRET), Provider(Credentials(SECRET))])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda session: session.request("GET", f"/1/tokens/{SECRET}"),
+        lambda session: session.request("DELETE", f"/1/tokens/{ENCODED}:all", params={"a": "b"}),
+        lambda session: session.cards.get(f"t-{ENCODED}"),
+        lambda session: session.cards.delete("".join(f"%{ord(letter):02x}" for letter in SECRET)),
+    ],
+)
+async def test_a_path_that_holds_a_credential_is_refused(
+    wire: Any, caplog: pytest.LogCaptureFixture, call: Any, provider: Any
+) -> None:
+    """Nothing is sent, nor waited for, and neither the error nor logs and events show the path."""
+    caplog.set_level(logging.DEBUG)
+    events: list[object] = []
+    async with session_of(provider, observers=[events.append], limiter=asyncio.Semaphore(0)) as session:
+        with pytest.raises(InvalidIdentifierError, match="the path holds the key or the token") as caught:
+            await call(session)
+    error = caught.value
+    assert (counted(wire), error.effect, error.attempts, events) == (0, Effect.NOT_SENT, (), [])
+    shown = [str(error), repr(error), error.as_curl(), str(pickle.dumps(error)), caplog.text]
+    assert not [text for text in shown for form in (SECRET, ENCODED) if form in str(text)]
+
+
+async def test_a_path_that_holds_a_renewed_credential_is_refused(wire: Any) -> None:
+    """A request is not repeated with credentials that its path holds. Texts of a few letters may be in a path by chance."""
+    wire.get(ANY, status=401)
+    provider = Provider(Credentials("t", "1"), Credentials(SECRET))
+    async with session_of(provider) as session:
+        with pytest.raises(InvalidIdentifierError):
+            await session.request("GET", f"/1/tokens/{ENCODED}")
+    assert counted(wire) == 1
 
 
 async def test_a_call_renews_once_over_all_its_attempts(wire: Any, policy: Any) -> None:

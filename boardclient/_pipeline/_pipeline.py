@@ -37,6 +37,7 @@ from boardclient.errors import (
     CredentialError,
     DecodeError,
     Effect,
+    InvalidIdentifierError,
     SessionClosedError,
     ShownRequest,
 )
@@ -186,6 +187,8 @@ class Pipeline:
         limiter = context.options.limiter or self._guarded_limiter
         if credentials is None or limiter is not None:
             return self._attempt_after_waiting(request, context, credentials, limiter)
+        if request.identifier and credentials.are_in(request.identifier):
+            raise _path_refused(request, context, credentials)
         return self._send(request, context, credentials)
 
     async def _attempt_after_waiting(
@@ -198,6 +201,8 @@ class Pipeline:
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
+            if credentials.are_in(request.identifier):
+                raise _path_refused(request, context, credentials)
             if limiter is None:
                 return await self._send(request, context, credentials)
             outcome: T | BoardClientError | None = None
@@ -370,6 +375,12 @@ class Pipeline:
     def _account(self) -> str | None:
         account = getattr(self.provider, "account", None)
         return account if isinstance(account, str) else None
+
+
+def _path_refused(request: Request[Any], context: CallContext, credentials: Credentials) -> InvalidIdentifierError:
+    """Return the error of a path that holds one of the credentials, which errors, logs and events would show."""
+    context.credentials = credentials  # the error shows its request without them
+    return InvalidIdentifierError(f"{request.method}: the path holds the key or the token, which errors and logs would show")
 
 
 def _is_left_to_run(request: Request[Any], context: CallContext, error: BoardClientError | None) -> bool:
