@@ -60,6 +60,7 @@ class Operation(Generic[T]):
         repeatable: Whether a second request leaves the service in the same state as the first.
         signable_body: Whether the credentials can go into the body.
         documented: The names of the body's fields on the wire, which only the arguments of a call set.
+        needs_body: Whether a success needs the body of its response. Otherwise what can be read of it is enough.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Operation(Generic[T]):
     repeatable: bool = False
     signable_body: bool = True
     documented: frozenset[str] = frozenset()
+    needs_body: bool = True
     _before: str = attrs.field(init=False)
     _identifier: str = attrs.field(init=False)
     _after: str = attrs.field(init=False)
@@ -282,6 +284,7 @@ MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
     _place_fields,
     repeatable=True,
     documented=frozenset({"idList"}),
+    needs_body=False,
 )
 ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
     "cards.add_label",
@@ -290,6 +293,7 @@ ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
     _nothing,
     _label_fields,
     documented=frozenset({"value"}),
+    needs_body=False,
 )
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
     "lists.archive",
@@ -299,8 +303,11 @@ ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
     _closed_fields,
     repeatable=True,
     documented=frozenset({"closed"}),
+    needs_body=False,
 )
-DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)  # 4.10
+DELETE_CARD: Final[Operation[None]] = Operation(  # 4.10
+    "cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True, needs_body=False
+)
 READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
     "members.me", "GET", "/1/members/me", _strict(_wire.member), repeatable=True
 )

@@ -150,6 +150,11 @@ class CallContext(Progress):
         return _line_of(self.request)
 
     @property
+    def needs_body(self) -> bool:
+        """Whether the operation needs the body of a success. A form does."""
+        return self.request is None or self.request.definition.needs_body
+
+    @property
     def remaining_seconds(self) -> float | None:
         """The seconds until the deadline, or None without one."""
         return None if self.seconds is None else self.deadline - self.task.get_loop().time()

@@ -108,7 +108,7 @@ class ClientSessionTransport:
             ) as response:
                 progress.stage = "receive"
                 progress.http_version = getattr(response, "version", None)  # recorders replay responses of classes of their own
-                outcome = (outgoing and outgoing.received) or await self._read(response)
+                outcome = (outgoing and outgoing.received) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             error.__traceback__ = None  # a trace config that keeps the error would keep this frame
             known = outgoing and outgoing.received
@@ -119,12 +119,12 @@ class ClientSessionTransport:
         progress.stage = "idle"
         return outcome
 
-    async def _read(self, response: aiohttp.ClientResponse) -> TransportResult:
+    async def _read(self, response: aiohttp.ClientResponse, progress: Progress) -> TransportResult:
         content: Any = response.content
         if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
             # A recorder such as vcrpy has already read the body, or replays one.
             content = _stream(await response.read(), asyncio.get_running_loop())
-        outcome = await read_whole(response.status, response.headers, content, self._limit)
+        outcome = await read_whole(response.status, response.headers, content, self._limit, progress.needs_body)
         if not content.is_eof():
             response.close()
         return outcome
@@ -257,7 +257,7 @@ class ShownResponse(aiohttp.ClientResponse):
         try:
             await super().start(connection)
             progress.stage = "receive"
-            received = await read_whole(self.status, self.headers, self.content, limit)
+            received = await read_whole(self.status, self.headers, self.content, limit, progress.needs_body)
         except Exception as error:  # whatever it is, it may print what the service sent
             return failure_of(error, progress.stage)
         if not self.content.is_eof():

@@ -31,9 +31,14 @@ class DecodingError(Exception):
     """The body is damaged."""
 
 
-async def read_whole(status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int) -> TransportResult:
-    """Read and decode a body of at most `limit` bytes, and of a status that is no success the part that can be read."""
-    is_success = status in SUCCESSES
+async def read_whole(
+    status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int, needs_body: bool
+) -> TransportResult:
+    """Read and decode a body of at most `limit` bytes.
+
+    Of a status that is no success, or if a success does not need its body, the part that can be read is enough.
+    """
+    is_needed = needs_body and status in SUCCESSES
     chunks: list[bytes] = []
     size = 0
     try:
@@ -52,10 +57,10 @@ async def read_whole(status: int, headers: MultiMapping[str], content: aiohttp.S
         if size <= limit and not (decoder is None or decoder.is_complete):
             raise DecodingError
     except Exception:
-        if is_success:
+        if is_needed:
             raise
     if size > limit:
-        if is_success:
+        if is_needed:
             return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
         chunks[-1] = chunks[-1][: limit - size]
     return RawResponse(status, headers, b"".join(chunks))

@@ -369,7 +369,7 @@ class DirectTransport:
             ):
                 outcome = RawResponse(message.code, message.headers, b"".join(content._buffer))
             else:
-                outcome = await read_whole(message.code, message.headers, content, self._limit)
+                outcome = await read_whole(message.code, message.headers, content, self._limit, progress.needs_body)
                 is_complete = content.is_eof()
             if is_complete and not transport.get_write_buffer_size():  # else something remains to be read or written
                 connector.give_back(key, protocol)

@@ -201,6 +201,11 @@ class Progress:
         self.stage = stage
 
     @property
+    def needs_body(self) -> bool:
+        """Whether a success is a response only with its whole body."""
+        return True
+
+    @property
     def effect_under_way(self) -> Effect:
         """What the request may have done if it ends here."""
         return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN

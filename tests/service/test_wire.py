@@ -24,7 +24,7 @@ from boardclient import (
     TransportError,
     retry,
 )
-from boardclient.testing import BoardService
+from boardclient.testing import BoardService, faults
 
 
 async def test_a_raw_response_can_be_pickled_and_copied(service: BoardService) -> None:
@@ -144,6 +144,36 @@ async def test_the_bound_counts_unpacked_bytes(service: BoardService, size: int,
             answer = await session.request("GET", "/1/x")
             assert answer.body == body
         await session.members.me()
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.truncated(),
+        faults.foreign_body(b"no gzip", headers={"Content-Encoding": "gzip"}),
+        faults.foreign_body(b"too large" * 1000),
+    ],
+)
+async def test_a_body_that_is_not_needed_is_never_an_error(
+    service: BoardService, monkeypatch: pytest.MonkeyPatch, fault: faults.Fault, is_watched: bool
+) -> None:
+    """What moves, labels, archives and deletes has been done by its status, whatever the body is, and is sent once."""
+    if is_watched:  # a wrapper, which may read the response
+        original = aiohttp.ClientSession._request
+        monkeypatch.setattr(aiohttp.ClientSession, "_request", lambda *args, **options: original(*args, **options))
+    board = service.seed({"Inbox": ["Card"], "Done": []})
+    card_id, list_id = board.cards["Card"], board.lists["Done"]
+    async with service.session(max_answer_bytes=5000) as session:
+        service.faults.add(fault)
+        moved = await session.cards.move(card_id, list_id=list_id)
+        await session.cards.add_label(card_id, "label")
+        archived = await session.lists.archive(list_id)
+        await session.cards.delete(card_id)
+        assert len(service.calls) == 4
+        assert ((moved.id, archived.id), card_id in service.rules.cards) == ((card_id, list_id), False)
+        with pytest.raises(TransportError):  # whose body is its value
+            await session.boards.create("plans")
 
 
 async def test_large_errors_do_not_hold_the_pool(service: BoardService, policy: Any) -> None:
