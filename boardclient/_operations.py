@@ -171,11 +171,16 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
     """
     body, sent = response.body, request.fields
     card = _wire.created_card(body)
-    if card.list_id is None and b'"idList"' not in body:
+    if card.list_id is None and (b'"idList"' not in body or "idList" not in _fields_of(body)):
         object.__setattr__(card, "list_id", sent["idList"])  # frozen, but not returned yet
-    if "due" in sent and card.due is None and b'"due"' not in body:
+    if "due" in sent and card.due is None and (b'"due"' not in body or "due" not in _fields_of(body)):
         object.__setattr__(card, "due", aware_datetime(cast("str", sent["due"])))
     return card
+
+
+def _fields_of(body: bytes) -> Mapping[str, JsonValue]:
+    """Return the fields of a body that is an object."""
+    return cast("Mapping[str, JsonValue]", _wire.decode(body))
 
 
 def _flag(value: object, name: str) -> bool:

@@ -285,12 +285,14 @@ async def test_a_card_that_is_refused_raises_why(service: BoardService, session:
         ({"idList": "l2", "due": "2027-01-02T03:04:05Z"}, "l2", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)),
         ({"idList": None, "due": None}, None, None),
         ({"due": "2027-01-02T03:04:05"}, "l1", None),
+        ({"name": "due", "desc": "idList"}, "l1", DUE),
+        ({"badges": {"due": None}, "missing": ["due", "idList"]}, "l1", DUE),
     ],
 )
 async def test_a_created_card_has_what_was_sent_if_the_response_omits_it(
     shown: dict[str, object], list_id: str | None, due: datetime | None, wire: AioResponses
 ) -> None:
-    """What the response lacks is filled in; what it shows as null, or in another form, is not."""
+    """What the response lacks is filled in, whatever else has its name; what it shows as null, or in another form, is not."""
     wire.post("https://boards.example/1/cards", payload={"id": "c1", "name": "n", **shown}, repeat=True)
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
         card = await session.cards.create("n", list_id="l1", due=DUE)
