@@ -244,6 +244,27 @@ async def test_the_clock_of_the_history(wire: Any) -> None:
     assert before - 1 <= attempt.started_at.timestamp() <= time.time() + 1
 
 
+async def test_a_clock_that_is_set_does_not_lengthen_an_attempt(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds in histories and events, and those that a limiter receives, are those that passed."""
+    began = time.time()
+    told: list[float] = []
+    events: list[Any] = []
+
+    class Timed(Limiter):
+        def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+            told.append(seconds)
+
+    def set_clock(*_: Any, **__: Any) -> None:
+        monkeypatch.setattr(time, "time", lambda: began + 3600)
+
+    wire.get(ANY, status=404, callback=set_clock)
+    async with session_of(limiter=Timed(), observers=[events.append]) as session:
+        with pytest.raises(NotFoundError) as caught:
+            await session.cards.get("c")
+    assert max(caught.value.attempts[0].seconds, events[-1].seconds, *told) < 600
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("proxy", ["proxy.example:3128", "socks5://proxy.example", "http://", "http://\x00", 3128])
 def test_a_proxy_that_is_no_url_is_refused(proxy: Any) -> None:
     """A proxy without a scheme, or of a kind that aiohttp can't use, is refused before anything is sent."""

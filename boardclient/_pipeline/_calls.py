@@ -107,7 +107,7 @@ class CallContext(Progress):
     seconds_left: float = math.inf
     """The seconds that were left when the deadline was last suspended."""
     started: float = 0.0
-    """When the current attempt began, by `time.time`."""
+    """When the current attempt began, by `time.perf_counter`: the clock of the day may be set meanwhile."""
     attempts: tuple[Attempt, ...] = ()
     interruption: InterruptionReason | None = None
     """Why the call is ended early, or None."""
@@ -208,14 +208,14 @@ class CallContext(Progress):
         return self.record(outcome, status_of(result.status).effect, result.status)
 
     def record(self, outcome: object, effect: Effect, status: int | None = None, started: float | None = None) -> Attempt:
-        """Add an attempt, which began now or at `started` by `time.time`, to the history and end it for instruments."""
-        began = self.started if started is None else started
+        """Add an attempt, which began at `started` if that is given, to the history and end it for instruments."""
+        seconds = time.perf_counter() - (self.started if started is None else started)
         raised = outcome if isinstance(outcome, BaseException) else None
         error = self.last_error = raised if isinstance(raised, BoardClientError) else None
         attempt = Attempt(
             number=len(self.attempts) + 1,
-            started_at=datetime.fromtimestamp(began, UTC),
-            seconds=max(0.0, time.time() - began),
+            started_at=datetime.fromtimestamp(time.time() - seconds, UTC),
+            seconds=seconds,
             effect=effect,
             why="success" if raised is None else "the call was cancelled" if error is None else error.message,
             status=status,

@@ -207,7 +207,7 @@ class SessionCore:
         activity, body = None, b""
         try:
             body = urlencode(fields, errors="surrogatepass").encode()
-            context.started = time.time()
+            context.started = time.perf_counter()
             self.forms += 1
             activity = _begin_form(target, self._observers)
             outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)

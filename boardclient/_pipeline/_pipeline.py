@@ -10,7 +10,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Collection, Coroutine, Iterator, Mapping
-from time import time
+from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -229,7 +229,7 @@ class Pipeline:
 
     async def _obtain(self, context: CallContext, rejected: Credentials | None) -> Credentials | CredentialError:
         """Ask the provider for credentials, other than the rejected ones if any, and record a failure in the history."""
-        started = time()
+        started = perf_counter()
         self._in_flight.suspend(context)
         context.waits_for = self._guarded_provider.waiting_for
         token = None if context.activity is None else PARENT.set(context.activity)
@@ -246,7 +246,7 @@ class Pipeline:
 
     async def _send(self, request: Request[T], context: CallContext, credentials: Credentials) -> T | BoardClientError:
         """Sign and send the request, and return the value or the error of the response."""
-        context.started = time()
+        context.started = perf_counter()
         if not context.may_continue:
             closed = SessionClosedError(f"{context.line}: the session was closed during the call")
             context.record(closed, Effect.NOT_SENT)

@@ -89,7 +89,7 @@ class Core:
 
     async def _send(self, request: Any, context: Any, credentials: Any) -> Any:
         """Do what the pipeline does with a response, without one."""
-        context.credentials, context.started, context.stage = credentials, time.time(), "send"
+        context.credentials, context.started, context.stage = credentials, time.perf_counter(), "send"
         response: Any = RawResponse(200, {}, b"")
         try:
             outcome = await self.call(request)
