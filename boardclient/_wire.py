@@ -9,13 +9,15 @@ then. If the `Struct` refuses a text, all of it is decoded and read field by fie
 of an error.
 
 msgspec refuses two things that the grammar of JSON allows: numbers beyond the range of a float, and unpaired surrogates as
-escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text.
+escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text, with null in place of such
+numbers.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -50,11 +52,17 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+def _integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
-_standard: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer)
+def _float(digits: str) -> float | None:
+    """Return a number, or None if it is beyond the range of a float: JSON can't express infinity."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+_standard: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_float)
 
 
 def encode(value: object) -> bytes:

@@ -73,6 +73,16 @@ def test_a_model_becomes_a_dict_that_json_can_express() -> None:
     assert board.to_dict()["prefs"]["voting"] == "disabled"  # type: ignore[index,call-overload]  # -- a dict
 
 
+@pytest.mark.parametrize("number", [b"1e400", b"-1.5e999", b"9" * 5000])
+def test_a_number_beyond_the_range_of_a_float_is_null(number: bytes) -> None:
+    """JSON can't express infinity, so such a number is None in a field, in `extra` and in a free response."""
+    response = Response(200, {}, b'{"id":"c","pos":%b,"more":[%b,1.5]}' % (number, number))
+    card = response.read(Card)
+    assert (card.pos, card.extra) == (None, {"more": [None, 1.5]})
+    assert response.json() == {"id": "c", "pos": None, "more": [None, 1.5]}
+    assert json.dumps(card.to_dict(), allow_nan=False)
+
+
 @pytest.mark.full
 def test_pydantic_takes_and_writes_models() -> None:
     """A web framework's pydantic validates a model as an instance, and writes what `to_dict` returns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -51,8 +52,12 @@ def refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-def integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= 4300 else float(digits)
+def integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= 4300 else None
+
+
+def number(digits: str) -> float | None:
+    return value if math.isfinite(value := float(digits)) else None
 
 
 def one_by_one(model: type, fields: object, *, strict: bool) -> Any:
@@ -83,7 +88,7 @@ def one_by_one(model: type, fields: object, *, strict: bool) -> Any:
 def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
     """Read an array by way of dicts: each value and its `extra`, or the place of the first thing that is wrong."""
     try:
-        decoded = json.loads(body.decode("utf-8-sig"), parse_constant=refuse, parse_int=integer)
+        decoded = json.loads(body.decode("utf-8-sig"), parse_constant=refuse, parse_int=integer, parse_float=number)
     except (ValueError, RecursionError):
         return ""
     if not isinstance(decoded, list):
