@@ -261,7 +261,7 @@ class AsyncSession:
 
         Raises:
             ValueError: `concurrency` is not a whole number of at least 1, or None.
-            Exception: any error that the input raises, after the results until then.
+            Exception: any error that the input raises, after the results of the items before it.
         """
         from boardclient.bulk._map import map_calls  # for those who use it
         from boardclient.bulk._options import check_count

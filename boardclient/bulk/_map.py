@@ -11,6 +11,7 @@ import attrs
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._source import open_source
+from boardclient.bulk._waiting import to_the_end
 from boardclient.errors import ApiError
 
 T = TypeVar("T")
@@ -40,13 +41,15 @@ async def map_calls(
     items: Iterable[T] | AsyncIterable[T],
     concurrency: int | None,
 ) -> AsyncGenerator[MapResult[T, R], None]:
-    """Yield a result for each item, in the order of completion."""
-    workers = concurrency or caller.max_connections
+    """Yield a result for each item, in the order of completion. A worker is started once there is an item for it."""
+    most = concurrency or caller.max_connections
     has_pace = concurrency is None and not isinstance(caller.limiter, Pace)
-    pace = Pace(max_in_flight=workers, clock=asyncio.get_running_loop().time) if has_pace else None
+    pace = Pace(max_in_flight=most, clock=asyncio.get_running_loop().time) if has_pace else None
     source = open_source(items, _numbered)
-    results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(workers)
+    results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
     turn = asyncio.Lock()
+    workers: set[asyncio.Task[None]] = set()
+    errors: list[BaseException] = []
 
     async def work() -> None:
         while True:
@@ -54,35 +57,41 @@ async def map_calls(
                 taken = await source.take(1)
             if not taken:
                 return
+            if len(workers) < most:
+                start()
             ((index, item),) = taken
             await results.put(await _result(function, index, item, pace))
 
-    async def run() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work()) for _ in range(workers)]
-            if any(task.cancelled() for task in tasks):  # a task group says nothing of it
-                raise RuntimeError("a call was cancelled by something other than its map, which has no result for it")
-        finally:
-            over.append(True)
-            if results.empty():
-                results.put_nowait(None)
+    def start() -> None:
+        worker = asyncio.create_task(work(), name="boardclient map")
+        workers.add(worker)
+        worker.add_done_callback(end)
 
-    over: list[bool] = []
-    running = asyncio.create_task(run(), name="boardclient map")
+    def end(worker: asyncio.Task[None]) -> None:
+        workers.discard(worker)
+        if worker.cancelled():
+            errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
+        elif (error := worker.exception()) is not None:  # that of the input, which each worker meets
+            errors.append(error)
+        if results.empty():
+            results.put_nowait(None)
+
+    start()
     try:
-        while not (over and results.empty()):
+        while workers or not results.empty():
             result = await results.get()
             if result is not None:
                 yield result
-        await _raise_error_of(running)
+        if errors:
+            raise errors.pop(0)
     finally:
-        running.cancel()
+        for worker in workers:
+            worker.cancel()
         source.stop()
-        await asyncio.wait({running})
-        if not running.cancelled():
-            running.exception()  # retrieved, so that asyncio does not log it
-        await source.aclose()
+        try:
+            await to_the_end(asyncio.gather(*workers, return_exceptions=True), cancels=True)
+        finally:
+            await source.aclose()
 
 
 def _numbered(index: int, item: object) -> tuple[int, Any]:
@@ -116,13 +125,3 @@ async def _outcome(function: Callable[[T], Awaitable[R]], index: int, item: T) -
         raised = RuntimeError("the function was cancelled by something other than its run")
         raised.__cause__ = error
         return MapResult(index=index, item=item, error=raised)
-
-
-async def _raise_error_of(running: asyncio.Task[None]) -> None:
-    """Raise the error of the input, if it raised one."""
-    await asyncio.wait({running})
-    error = running.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if error is not None:
-        raise error

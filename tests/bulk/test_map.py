@@ -135,6 +135,85 @@ async def test_an_input_that_raises_ends_the_iteration(session: AsyncSession) ->
     assert [result async for result in session.map(call, [])] == []
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_calls_in_flight_end_before_the_error_of_the_input(session: AsyncSession, is_async: bool) -> None:
+    """The items before the one that could not be read have results, however long their calls take."""
+    has_raised = asyncio.Event()
+
+    def items() -> Iterator[int]:
+        yield from range(3)
+        has_raised.set()
+        raise OSError("the disk is gone")
+
+    async def aitems() -> AsyncIterator[int]:
+        for item in items():
+            yield item
+
+    async def call(item: int) -> int:
+        await has_raised.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return item
+
+    seen = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        async for result in session.map(call, aitems() if is_async else items(), 5):
+            seen.append(result.value)
+    assert sorted(seen, key=str) == [0, 1, 2]
+
+
+async def test_a_task_is_started_for_an_item_and_not_for_a_place(session: AsyncSession) -> None:
+    """A high concurrency costs nothing while there are few items."""
+    most = 0
+
+    async def call(item: int) -> None:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+
+    assert len([result async for result in session.map(call, range(10), 10_000)]) == 10
+    assert most < 20
+
+
+async def test_a_second_cancellation_waits_for_the_input_too(session: AsyncSession) -> None:
+    """However often the iteration is cancelled, its calls and the cleanup of its input have ended when it is left."""
+    ended: list[object] = []
+
+    async def slowly(what: object) -> None:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                continue
+        ended.append(what)
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            await slowly("input")
+
+    async def call(item: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await slowly(item)
+
+    async def iterate() -> None:
+        async with aclosing(session.map(call, items(), 2)) as results:
+            await anext(results)
+
+    iterating = asyncio.create_task(iterate())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    while not iterating.done():
+        iterating.cancel()
+        await asyncio.sleep(0)
+    assert iterating.cancelled()
+    assert ended == [1, "input"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_a_call_that_cancels_its_task_is_not_lost_silently(session: AsyncSession) -> None:
     """The other items have results, and the iteration ends with an error that says so."""
 
