@@ -112,7 +112,7 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
 def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
     """Return the URL that paths are appended to, which may not end in "/1" (interface 9)."""
     root = check_url(url, name, allow_insecure=allow_insecure).rstrip("/")
-    if root.endswith("/1"):
+    if root.partition("://")[2].endswith("/1"):  # and not a host of that name
         raise ValueError(f'{name} must not end in "/1": the paths of the service start with it')
     return root
 
