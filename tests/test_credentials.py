@@ -164,6 +164,15 @@ async def post(service: BoardService, provider: Posting, **options: Any) -> None
         await session.members.me()
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), 0, -1.0, "1"])
+async def test_a_form_with_a_timeout_that_can_not_be_is_refused(service: BoardService, timeout: Any) -> None:
+    """What is no number of more than 0 seconds is refused as the session refuses it, and nothing is sent."""
+    async with service.session() as session:
+        with pytest.raises((TypeError, ValueError), match="timeout must be"):
+            await session.exchange.post_form(service.auth_url, {"client_secret": "s"}, timeout)
+    assert service.calls == []
+
+
 @pytest.mark.parametrize("code", [200, 204, 302, 400, 401, 429, 500, 503])
 async def test_form_is_posted_once_and_any_status_returned(code: int, service: BoardService) -> None:
     """The form is sent once, encoded as a form, and its answer given back whatever its status; nothing is retried or followed."""

@@ -28,6 +28,7 @@ from boardclient._transport._values import (
 )
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
+from boardclient.models import check_seconds
 
 T = TypeVar("T")
 
@@ -195,9 +196,10 @@ class SessionCore:
             TransportError: no response was received.
             DeadlineError: the deadline passed.
             SessionClosedError: the session is closed, or was closed meanwhile.
-            ValueError: requests may not be sent to the URL.
+            TypeError, ValueError: requests may not be sent to the URL, or the timeout is no number of more than 0 seconds.
         """
         try:
+            check_timeout(timeout)
             target = self.check_url(url, "the URL of the form")
             context = self.in_flight.begin(None, timeout)
         except BaseException:
@@ -246,6 +248,12 @@ class SessionCore:
                 await asyncio.wait(self._background)
         finally:
             await self.pool.aclose()
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise a TypeError or ValueError if a timeout is neither more than 0 seconds nor None."""
+    if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
+        raise ValueError("timeout must be more than 0 seconds, or None")
 
 
 def _begin_form(url: str, observers: Instrument | None) -> Activity:

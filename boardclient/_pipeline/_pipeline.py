@@ -26,7 +26,7 @@ from boardclient._activities import (
 )
 from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
-from boardclient._pipeline._core import ConnectionSlots, SessionCore
+from boardclient._pipeline._core import ConnectionSlots, SessionCore, check_timeout
 from boardclient._responses import add_words, is_throttling
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
@@ -41,7 +41,6 @@ from boardclient.errors import (
     SessionClosedError,
     ShownRequest,
 )
-from boardclient.models import check_seconds
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
@@ -70,8 +69,7 @@ class Pipeline:
         observers: Observers | None,
         credentials_in: CredentialsIn,
     ) -> None:
-        if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
-            raise ValueError("timeout must be more than 0 seconds, or None")
+        check_timeout(timeout)
         self.provider = provider
         self.max_connections: Final[int] = core.pool.max_connections
         self.slots: Final[ConnectionSlots] = core.slots

@@ -181,11 +181,11 @@ class Exchange(Protocol):
         Args:
             url: The absolute URL.
             fields: The fields of the form.
-            timeout: The seconds until the exchange ends with a `DeadlineError`. None (default): no limit.
+            timeout: The seconds until the exchange ends with a `DeadlineError`, more than 0. None (default): no limit.
 
         Raises:
             TransportError: no complete response arrived. Its `effect` says whether the form was sent.
-            ValueError: the URL is neither https nor plain http that the session allows.
+            TypeError, ValueError: the URL is neither https nor plain http that the session allows, or the timeout can't be.
         """
         ...
 
