@@ -82,8 +82,8 @@ class AsyncSession:
         max_connections: The most connections at a time, 100 by default.
         limiter: An async context manager that is entered for each attempt, such as `Pace` or an `aiolimiter.AsyncLimiter`. None
             (default): no limiter.
-        http: An `aiohttp.ClientSession` of the application, which is used and not closed. None (default): the session has its
-            own.
+        http: An `aiohttp.ClientSession` of the application, which is used and not closed. A call that times out in the wait for
+            one of its connections has an unknown effect. None (default): the session has its own.
         trust_env: Whether proxies are taken from the environment. False by default.
         ssl: As in aiohttp: a context, False to accept any certificate, or a fingerprint. None (default): certificates are
             checked.
