@@ -27,8 +27,8 @@ from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 import attrs
 
-_KEY_VARIABLE: Final = '"$BOARDCLIENT_KEY"'
-_TOKEN_VARIABLE: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of the shell, not a secret
+_KEY: Final = "$BOARDCLIENT_KEY"
+_TOKEN: Final = "$BOARDCLIENT_TOKEN"  # noqa: S105 -- a variable of the shell, not a secret
 """The variables of the shell that stand for the credentials in a curl command."""
 
 Phase = Literal["connect", "send", "receive", "deadline"]
@@ -101,20 +101,22 @@ class ShownRequest(NamedTuple):
         """Return the request as one command of a POSIX shell."""
         from shlex import quote  # few programs ask for a command: importing it takes a millisecond
 
-        url, body = quote(self.url), None if self.body is None else quote(self.body)
-        if self.is_in_body and self.body is not None:
+        # With -X HEAD curl waits for a body, and -G would put the body into the query: https://curl.se/docs/manpage.html
+        parts = ["curl", "-sS", "-I" if self.method == "HEAD" else f"-X {quote(self.method)}", "-H 'Accept: application/json'"]
+        signed = [f'"key={_KEY}"'] * self.has_key + [f'"token={_TOKEN}"']
+        body = quote(self.body or "")
+        if self.body is None:
+            parts += ["-G", *(f"--data-urlencode {one}" for one in signed)]
+        elif not self.is_in_body:
+            parts += [f"--url-query {one}" for one in signed]
+        else:
             rest = self.body[1:].lstrip()
             comma = "" if rest == "}" else ","
-            key = quote('{"key":"') + _KEY_VARIABLE + quote('","token":"')
-            body = key + _TOKEN_VARIABLE + quote(f'"{comma}{rest}')
-        else:
-            start = "&" if "?" in self.url else "?"
-            key = quote(f"{start}key=") + _KEY_VARIABLE + quote("&token=") if self.has_key else quote(f"{start}token=")
-            url += key + _TOKEN_VARIABLE
-        parts = ["curl", "-sS", "-X", quote(self.method), "-H", quote("Accept: application/json")]
-        if body is not None:
-            parts += ["-H", quote("Content-Type: application/json"), "--data-binary", body]
-        return " ".join([*parts, url])
+            key = quote('{"key":"') + f'"{_KEY}"' + quote('","token":"')
+            body = key + f'"{_TOKEN}"' + quote(f'"{comma}{rest}')
+        if self.body is not None:
+            parts.append(f"-H 'Content-Type: application/json' --data-binary {body}")
+        return " ".join([*parts, quote(self.url)])
 
 
 class BoardClientError(Exception):
@@ -146,7 +148,7 @@ class BoardClientError(Exception):
 
         The command holds no credentials: it takes them from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. Headers that the
         application added are left out. A body of more than 64 KiB is read from the file `body.json`, and the credentials are in
-        the query then. The result is None if there was no request.
+        the query then. With a body and credentials in the query it needs curl 7.87. The result is None if there was no request.
         """
         return None if self.shown_request is None else self.shown_request.as_curl()
 

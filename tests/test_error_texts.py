@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import pickle
 import shlex
 import subprocess
@@ -26,6 +27,7 @@ from boardclient import (
 )
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
+OPTIONS_OF_CURL = subprocess.run(["/bin/sh", "-c", "curl --help all"], capture_output=True, text=True).stdout
 KEY, TOKEN = "the-k3y'of-the-application", 'the t0ken"of$the-user'
 
 
@@ -127,32 +129,61 @@ async def command_of(method: str, path: str, key: str | None = KEY, place: Any =
 @pytest.mark.parametrize(
     ("key", "place", "query", "body"),
     [
-        (KEY, "body", "a=b", f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'),
-        (KEY, "query", f"a=b&key={KEY}&token={TOKEN}", '{"name":"it\'s"}'),
-        (None, "body", f"a=b&token={TOKEN}", '{"name":"it\'s"}'),
+        (KEY, "body", [], f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'),
+        (KEY, "query", ["--url-query", f"key={KEY}", "--url-query", f"token={TOKEN}"], '{"name":"it\'s"}'),
+        (None, "body", ["--url-query", f"token={TOKEN}"], '{"name":"it\'s"}'),
     ],
 )
-async def test_a_command_puts_credentials_where_the_call_does(key: str | None, place: str, query: str, body: str) -> None:
+async def test_a_command_puts_credentials_where_the_call_does(key: str | None, place: str, query: list[str], body: str) -> None:
     """The command has the credentials in the body or in the query, as the call had."""
     command = await command_of("POST", "/1/cards", key, place, params={"a": "b"}, json={"name": "it's"})
-    assert words_of(command)[-2:] == [body, f"http://127.0.0.1:1/1/cards?{query}"]
+    content = ["-H", "Content-Type: application/json", "--data-binary", body, "http://127.0.0.1:1/1/cards?a=b"]
+    assert words_of(command)[1:] == ["-X", "POST", "-H", "Accept: application/json", *query, *content]
 
 
 async def test_a_command_without_fields() -> None:
     """A reading has its credentials in the query, and names no content; an empty body holds the credentials alone."""
     url = "http://127.0.0.1:1/1/cards/c"
+    signed = ["-G", "--data-urlencode", f"key={KEY}", "--data-urlencode", f"token={TOKEN}"]
     read = await command_of("GET", "/1/cards/c")
-    assert words_of(read)[1:] == ["-X", "GET", "-H", "Accept: application/json", f"{url}?key={KEY}&token={TOKEN}"]
+    assert words_of(read)[1:] == ["-X", "GET", "-H", "Accept: application/json", *signed, url]
     assert words_of(await command_of("PUT", "/1/cards/c", json={}))[-2:] == [f'{{"key":"{KEY}","token":"{TOKEN}"}}', url]
 
 
 async def test_the_command_of_a_large_request_names_a_file() -> None:
     """A body of more than 64 KiB is that of a file, with the credentials in the query, and a long query is cut."""
     command = await command_of("POST", "/1/cards", json={"name": "n" * 2**16})
-    assert words_of(command)[-3:] == ["--data-binary", "@body.json", f"http://127.0.0.1:1/1/cards?key={KEY}&token={TOKEN}"]
+    assert words_of(command)[-3:] == ["--data-binary", "@body.json", "http://127.0.0.1:1/1/cards"]
+    assert ["--url-query", f"key={KEY}", "--url-query", f"token={TOKEN}"] == words_of(command)[5:9]
     assert len(await command_of("GET", "/1/cards", params={"name": "n" * 2**17})) < 2**16 + 300
     command = await command_of("POST", "/1/cards", json={"name": "n" * 2**15})
     assert words_of(command)[-1] == "http://127.0.0.1:1/1/cards"
+
+
+@pytest.mark.skipif("--url-query" not in OPTIONS_OF_CURL, reason="needs curl 7.87")
+@pytest.mark.parametrize("place", ["body", "query"])
+@pytest.mark.parametrize(
+    ("method", "content"),
+    [
+        ("HEAD", {"params": {"fields[]": "{a},[1-3]"}}),
+        ("GET", {"params": {"a": "b c"}}),
+        ("DELETE", {}),
+        ("POST", {"json": {"name": "it's $HOME `id`"}}),
+        ("PUT", {"json": {}, "params": {"a": "b"}}),
+    ],
+)
+async def test_curl_sends_what_the_call_sent(service: BoardService, method: str, content: Any, place: Any) -> None:
+    """What curl sends by the command is the call's method, query and body, with whatever the credentials are made of."""
+    key, token = "@k+ e%y", "t+%2B&k=1#[]{a,b}?é $@"
+    service.faults.add(faults.status(503))
+    async with service.session(StaticCredentials(token, key), retry=None, credentials_in=place) as session:
+        error = await error_of(session.request(method, "/1/things", **content))
+    environment = {**os.environ, "BOARDCLIENT_KEY": key, "BOARDCLIENT_TOKEN": token}
+    command = f"{error.as_curl()} --max-time 60"
+    curl = await asyncio.create_subprocess_shell(command, env=environment, stdout=subprocess.DEVNULL)
+    assert await curl.wait() == 0
+    called, repeated = [(call.method, call.query, call.body) for call in service.calls]
+    assert repeated == called
 
 
 @settings(max_examples=30)
