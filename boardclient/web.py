@@ -479,7 +479,8 @@ class SignIn:
     def _too_many(self, cookies: Cookies) -> list[str]:
         """Return the names of the cookies to drop before a new one."""
         prefix, now, given = f"{self._cookie_name}-flow-", self._clock(), _cookies_of(cookies)
-        found = {name: self._flow_of(name.removeprefix(prefix), given) for name in given if name.startswith(prefix)}
+        states = {name: name.removeprefix(prefix) for name in given if name.startswith(prefix)}
+        found = {name: self._flow_of(state, given) for name, state in states.items() if _STATE.fullmatch(state)}
         # Browsers send the older of two cookies first: https://www.rfc-editor.org/rfc/rfc6265#section-5.4.
         flows = [(name, opened[0]) for name, opened in reversed(found.items()) if opened is not None]
         recent = sorted((one for one in flows if now - one[1].begun_at < _KEPT_SECONDS), key=lambda one: -one[1].begun_at)
