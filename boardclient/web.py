@@ -655,12 +655,15 @@ def _parameters(query: object) -> dict[str, str] | None:
 
 
 def _cookies_of(cookies: object) -> dict[str, str]:
-    """Return the cookies of a mapping or of a raw `Cookie` header. Of two with one name the first counts."""
+    """Return the cookies of a mapping or of a raw `Cookie` header in their order. The first of one name counts."""
     if isinstance(cookies, Mapping):
         return {name: value for name, value in cookies.items() if isinstance(name, str) and isinstance(value, str)}
     if isinstance(cookies, bytes | bytearray):
         cookies = bytes(cookies).decode("latin-1")
     if not isinstance(cookies, str):
         return {}
-    pairs = (part.strip().partition("=") for part in cookies.split(";"))
-    return {name: value.strip('"') for name, _, value in reversed([*pairs])}
+    found: dict[str, str] = {}
+    for part in cookies.split(";"):
+        name, _, value = part.strip().partition("=")
+        found.setdefault(name, value.strip('"'))
+    return found

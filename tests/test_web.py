@@ -370,6 +370,20 @@ def test_cookies_of_others_are_not_repeated(sign_in: SignIn, rest: str) -> None:
     assert [header.partition("=")[0] for header in begun.set_cookies[1:]] == [ours]
 
 
+@pytest.mark.parametrize("cookies", [dict, raw])
+async def test_the_newest_tabs_can_finish(sign_in: SignIn, service: BoardService, browser: Browser, cookies: Any) -> None:
+    """Of more than five tabs, which a browser may open within a second, the last five can finish."""
+    states = []
+    for _ in range(8):
+        begun = sign_in.begin("/", cookies(browser.cookies))
+        browser.take(begun.set_cookies)
+        states.append(dict(parse_qsl(urlsplit(begun.location).query))["state"])
+    for state in states[:3]:
+        await refused(browser, sign_in, "foreign", code="c", state=state)
+    for state in states[3:]:
+        await browser.complete(sign_in, code=service.new_code(), state=state)
+
+
 async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService, session: AsyncSession) -> None:
     """What another worker signed a minute in the future is good, and what it signed later is not."""
     for ahead, reason in ((60, ""), (62, "expired")):
