@@ -75,6 +75,8 @@ _MOST_KEPT: Final = 1024
 """How many credentials of accounts, and how many completed states, a worker keeps in memory."""
 _LONGEST_ADDRESS: Final = 600
 """Servers accept headers of about 8 KiB: the cookies of all sign-ins, and others, must find room there."""
+_LONGEST_COOKIE: Final = 4096
+"""Browsers drop a longer one: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 """Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
@@ -200,7 +202,8 @@ class SignIn:
         key: The API key. None (default): only the token is sent.
         login_path: Where the application's sign-in begins, "/login" by default.
         pkce: Whether a code challenge is sent (RFC 7636), False by default.
-        account_of: A function, which may be async, from the `Member` to the account. By default the account is the member's id.
+        account_of: A function, which may be async, from the `Member` to the account, whose name must fit in a cookie of 4,096
+            bytes. By default the account is the member's id.
         scope: The scopes to ask for, separated by spaces. None (default): none are named.
         parse_token: As in `OAuthCredentials`.
         account_seconds: For how many seconds a user stays signed in at a browser, 30 days by default.
@@ -452,7 +455,14 @@ class SignIn:
         return None
 
     def _set_cookie(self, name: str, value: str, max_age_seconds: int) -> str:
-        return f"{name}={value}; Max-Age={max_age_seconds}; {self._attributes}"
+        cookie = f"{name}={value}; Max-Age={max_age_seconds}; {self._attributes}"
+        if len(cookie) > _LONGEST_COOKIE:
+            raise ValueError(f"the cookie {name} has {len(cookie):,} bytes, and browsers keep at most {_LONGEST_COOKIE:,}")
+        return cookie
+
+    def _account_cookie(self, account: str, generation: int) -> str:
+        text = self._seal("boardclient.account", [account, int(self._clock()), generation])
+        return self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
 
     def _named_account(self, cookies: Cookies) -> tuple[str, int] | None:
         """Return the account of the cookie, and its generation at that time."""
@@ -533,7 +543,9 @@ class SignIn:
             effect = Effect.DONE
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
             account = await self._account_name(member)
-            generation = await self.credentials_for(account).keep_token(token)
+            credentials = self.credentials_for(account)
+            self._account_cookie(account, 2**63)  # a name that is too long is refused before its token is stored
+            signed = self._account_cookie(account, await credentials.keep_token(token))
         except SessionClosedError:
             raise
         except BoardClientError as error:
@@ -543,10 +555,8 @@ class SignIn:
                 self._used.pop(flow.state, None)  # the code was not sent: the user may reload the page
                 failure.set_cookies = ()
             raise failure from error
-        except ValueError as error:  # the code, or the name of the account, can't be sent
+        except ValueError as error:  # the code or the name of the account can't be sent, or the name is too long for a cookie
             raise SignInError(f"the sign-in failed: {error}", "failed", (ended,), effect) from error
-        text = self._seal("boardclient.account", [account, int(self._clock()), generation])
-        signed = self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
         return SignedIn(account, member, flow.return_to, (ended, signed))
 
     async def _account_name(self, member: Member) -> str:

@@ -8,6 +8,8 @@ import hashlib
 import io
 import logging
 import math
+import os
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -557,6 +559,22 @@ async def test_a_name_function_without_a_name_fails_the_sign_in(
     status = 503 if "account_of" in words else 400
     error = await refused(browser, sign_in, "failed", status, code=service.new_code(), state=state)
     assert (words in str(error), error.effect) == (True, Effect.DONE)
+    await refused(browser, sign_in, "replayed", code="c", state=state)
+
+
+async def test_an_account_that_fits_in_no_cookie_is_refused(
+    service: BoardService, session: AsyncSession, browser: Browser
+) -> None:
+    """An account whose cookie browsers would drop fails the sign-in, which says so, and no token is stored."""
+    names, store = [base64.b64encode(os.urandom(length)).decode() for length in (2500, 3000)], MemoryTokenStore()
+    sign_in = sign_in_of(service, session, account_of=lambda member: names[0], store=store)
+    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert sign_in.account_of_request(browser.cookies) == names.pop(0)
+    state = browser.begin(sign_in)["state"]
+    error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
+    assert re.search(r"the cookie __Host-boardclient-account has [45],\d\d\d bytes, and browsers keep at most 4,096$", str(error))
+    assert error.effect is Effect.DONE
+    assert await store.read(names[0]) is None
     await refused(browser, sign_in, "replayed", code="c", state=state)
 
 
