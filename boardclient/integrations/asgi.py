@@ -307,7 +307,7 @@ class _Lifespan:
         self._boards, self._receive, self._send = boards, receive, send
         self._waiting: list[Message] = []
         """The server's startup message, until the inner application asks for it."""
-        self._sent = ""
+        self._sent = self._received = ""
         self._is_open = False
 
     async def run(self, app: App, scope: Scope) -> None:
@@ -324,7 +324,8 @@ class _Lifespan:
             if not self._sent:
                 await self.send({"type": "lifespan.startup.complete"})
             if self._sent == "lifespan.startup.complete":
-                await self._receive()
+                if self._received != "lifespan.shutdown":
+                    await self._receive()
                 await self.send({"type": "lifespan.shutdown.complete"})
         finally:
             await self._close()
@@ -339,7 +340,9 @@ class _Lifespan:
 
     async def receive(self) -> Message:
         """Return the server's next message to the inner application."""
-        return self._waiting.pop() if self._waiting else await self._receive()
+        message = self._waiting.pop() if self._waiting else await self._receive()
+        self._received = message["type"]
+        return message
 
     async def send(self, message: Message) -> None:
         """Pass a message on to the server. Before the last one the session is closed."""

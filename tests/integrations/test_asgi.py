@@ -46,8 +46,9 @@ class Server:
         await self.tell("startup")
 
     async def stop(self) -> None:
-        await asyncio.create_task(self.tell("shutdown"))
-        await self.task
+        async with asyncio.timeout(60):
+            await asyncio.create_task(self.tell("shutdown"))
+            await self.task
 
     async def tell(self, event: str) -> None:
         self.change.clear()
@@ -84,6 +85,15 @@ async def returns_at_once(scope: MutableMapping[str, Any], receive: Any, send: A
         await shows_session(scope, receive, send)
 
 
+async def ends_silently(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    """Return at the shutdown without a message, which servers accept."""
+    await returns_at_once(scope, receive, send)
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+
+
 @asynccontextmanager
 async def quiet(app: object) -> AsyncIterator[None]:
     yield
@@ -96,6 +106,7 @@ async def page(request: Request) -> PlainTextResponse:
 INNER: dict[str, Any] = {
     "without a lifespan, as Django": shows_session,
     "that returns": returns_at_once,
+    "that ends silently": ends_silently,
     "with a lifespan": Starlette(routes=[Route("/", page)], lifespan=quiet),
 }
 
