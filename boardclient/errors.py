@@ -216,9 +216,10 @@ class BadRequestError(ApiError):
 
 
 class AuthenticationError(ApiError):
-    """Report status 401: the key or token is invalid, and a renewal did not help."""
+    """Report status 401: the key or token is invalid, and a renewal did not help.
 
-    suggested_status = 401
+    `suggested_status` is 502: not the visitor's credentials were refused. A user who has to sign in is `ConsentRequired`.
+    """
 
 
 class PermissionDeniedError(ApiError):

@@ -190,7 +190,7 @@ def test_progress_estimates_what_is_left(done: int, total: int | None, rate: flo
     ("kind", "status"),
     [
         (BadRequestError, 400),
-        (AuthenticationError, 401),
+        (AuthenticationError, 502),
         (ConsentRequired, 401),
         (PermissionDeniedError, 403),
         (NotFoundError, 404),

@@ -590,6 +590,7 @@ async def test_an_account_that_fits_in_no_cookie_is_refused(
         (faults.status(401, body=b'{"error":"invalid_client"}'), "token.exchange", 502, "(invalid_client)", Effect.REJECTED),
         (faults.status(503), "token.exchange", 502, "status 503", Effect.UNKNOWN),
         (faults.drop(), "token.exchange", 502, "unknown effect", Effect.UNKNOWN),
+        (faults.status(401), "members.me", 502, "status 401", Effect.DONE),
         (faults.drop(), "members.me", 502, "closed before the response", Effect.DONE),
         (faults.status(500), "members.me", 502, "status 500", Effect.DONE),
     ],

@@ -45,7 +45,7 @@ _FAILURE: Final = 5
 """The first digit of the statuses that are logged: the browser is not at fault."""
 _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (ConsentRequired, "sign in first"),
-    (AuthenticationError, "the board service does not accept the credentials"),
+    (AuthenticationError, "the board service does not accept the application's credentials"),
     (PermissionDeniedError, "the board service does not allow it"),
     (NotFoundError, "it does not exist, or is not accessible"),
     (RateLimitError, "the board service is busy: try again later"),

@@ -18,6 +18,7 @@ from web_apps import FETCH, PAGE, Browser, MakeSignIn, asynchronous_client, star
 
 from boardclient import (
     ApiError,
+    AuthenticationError,
     BoardClientError,
     ConsentRequired,
     CredentialError,
@@ -156,6 +157,7 @@ async def test_a_server_may_split_cookies(consenting: BoardService, make: MakeSi
         (ConsentRequired("m", "ada"), 401),
         (InvalidIdentifierError("card_id must not be empty"), 404),
         (NotFoundError("m", 404), 404),
+        (AuthenticationError("m", 401), 502),
         (RateLimitError("m", 429), 503),
         (ServerError("m", 503), 502),
         (ApiError("m", 418), 502),
