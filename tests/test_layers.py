@@ -134,7 +134,7 @@ def test_planted_violation_is_caught(module: str, source: str) -> None:
 
 
 _OTHER_NUMBERS = {
-    "credentials": {400, 448, 502}, "cli": {400, 438, 443, 448, 500, 503}, "integrations": {403, 405, 443}, "retry": {500},
+    "credentials": {400, 448, 502}, "cli": {400, 438, 443, 448, 500, 503}, "integrations": {403, 404, 405, 443}, "retry": {500},
     "web": {400},
 }  # fmt: skip
 """What 400 means to a token exchange is said by RFC 6749 (section 5.2). The others are sizes, modes and ports."""

@@ -35,6 +35,7 @@ _NOT_OPEN: Final = (
     " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
     " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on. As a dependency use boards.app_session."
 )
+_NO_SIGN_IN: Final = problem(404, "users do not sign in to this application")
 
 
 @attrs.define
@@ -212,10 +213,12 @@ class BoardSessions:
             raise RuntimeError(_NOT_OPEN)
         return self._opened[loop]
 
-    # --- routes
+    # --- routes, which are 404 if `make` makes no sign-in
 
     async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
         """Send the browser to the consent page. After the sign-in it goes to `return_to` of the query."""
+        if not self.has_sign_in:
+            return _NO_SIGN_IN
         begun = self.sign_in.begin(request.return_to(), request.cookies)
         return redirect(begun.location, begun.set_cookies)
 
@@ -225,6 +228,8 @@ class BoardSessions:
         Raises:
             SignInError: nobody is signed in.
         """
+        if not self.has_sign_in:
+            return _NO_SIGN_IN
         if request.method != "GET":  # frameworks route HEAD as well, which would use up the code
             return OutgoingResponse(405, (("Allow", "GET"), ("Content-Length", "0")))
         done = await self.sign_in.complete(request.query, request.cookies)
@@ -232,6 +237,8 @@ class BoardSessions:
 
     async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
         """Delete the user's token, for all workers and browsers, and send the browser on."""
+        if not self.has_sign_in:
+            return _NO_SIGN_IN
         account = await self.sign_in.signed_in_account(request.cookies)
         if account is not None:
             await self.sign_in.sign_out(account)

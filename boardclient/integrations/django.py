@@ -82,7 +82,7 @@ class _Middleware:
         refusal = boards.refusal_of(incoming)
         if refusal is not None:
             return _response(refusal)
-        if action is None:
+        if action is None or not boards.has_sign_in:
             return await self._get_response(request)
         try:
             return _response(await action(incoming))

@@ -127,6 +127,14 @@ async def test_failed_redirects_sign_no_user_in(consenting: BoardService, runnin
     assert len(consenting.calls_of("token.exchange")) == 1
 
 
+async def test_with_a_service_account_no_user_signs_in(consenting: BoardService, running: Running) -> None:
+    """The routes of a sign-in are not found where the application has none."""
+    async with running(consenting.session) as send:
+        browser = Browser(send)
+        routes = [("GET", "/login"), ("GET", "/callback?code=c&state=s"), ("POST", "/logout")]
+        assert [(await browser.open(target, method)).status for method, target in routes] == [404, 404, 404]
+
+
 async def test_signing_out_takes_a_post(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
     """Neither a link nor a form on another site signs a user out. Signing out again is no error; both lead to a local page."""
     async with running(make) as send:
