@@ -20,7 +20,7 @@ from boardclient.integrations._http import IncomingRequest, OutgoingResponse, pr
 from boardclient.session import AsyncSession
 from boardclient.web import SignIn
 
-__all__ = ["BoardLifespan", "BoardSessions", "OriginGuard"]
+__all__ = ["BoardLifespan", "BoardSessions", "IncomingRequest", "OriginGuard"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

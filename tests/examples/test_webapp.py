@@ -135,6 +135,15 @@ def test_a_service_that_fails_is_shown_as_an_error_page(
     assert (problem.status_code, problem.json()["status"]) == (status, status)
 
 
+@pytest.mark.parametrize("headers", [{"hx-request": "true"}, {"sec-fetch-mode": "cors"}, {"x-requested-with": "XMLHttpRequest"}])
+def test_a_script_gets_a_document_and_no_error_page(client: TestClient, headers: dict[str, str]) -> None:
+    """A script is led to the login by the document, also if it accepts HTML. A browser is by a redirect."""
+    refused = client.get("/me", headers=headers)
+    assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
+    assert refused.json()["login_url"] == "/login"
+    assert client.get("/me").headers["location"] == "/login?return_to=/me"
+
+
 def test_a_service_that_does_not_answer_is_a_504(
     client: TestClient, service: BoardService, webapp: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from starlette.exceptions import HTTPException
 from uploads import Upload, end_streams_on_signals, left_uploads, rows_of, stop_uploads
 
 from boardclient import AsyncSession, BoardClientError
+from boardclient.integrations.asgi import IncomingRequest
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.web import SignIn
 
@@ -100,7 +101,7 @@ def back_to(path: str) -> Response:
 
 
 async def show_error(request: Request, error: Exception) -> Response:
-    """Show an error as a page to people, as a problem document to programs."""
+    """Show an error as a page to people, as a problem document to programs and scripts."""
     if isinstance(error, HTTPException):
         document = {"title": HTTPStatus(error.status_code).phrase, "status": error.status_code, "detail": error.detail}
         problem: Response = JSONResponse(document, error.status_code, error.headers, PROBLEM)
@@ -108,7 +109,7 @@ async def show_error(request: Request, error: Exception) -> Response:
         problem = JSONResponse({"title": "Bad Request", "status": 400, "detail": "something is missing"}, 400, None, PROBLEM)
     else:
         problem = await boards.handle(request, error)
-    if problem.status_code < 400 or "text/html" not in request.headers.get("accept", ""):
+    if problem.status_code < 400 or not IncomingRequest.of_scope(request.scope).wants_page:
         return problem
     response = page(request, "error.html", problem.status_code, problem=json.loads(bytes(problem.body)))
     for name, value in problem.headers.items():
