@@ -10,7 +10,8 @@ of an error.
 
 msgspec refuses two things that the grammar of JSON allows: numbers beyond the range of a float, and unpaired surrogates as
 escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text, with null in place of such
-numbers.
+numbers and U+FFFD in place of each of these surrogates, so that what was read can be encoded. Services that cut texts leave
+halves of an emoji.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ _split: Final[Callable[[bytes], list[msgspec.Raw]]] = msgspec.json.Decoder(list[
 
 _MOST_DIGITS: Final = 4300
 """Python converts no longer texts to integers: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+
+_SURROGATES: Final = re.compile(r"(\\\\|\\u(?i:d[89ab][0-9a-f]{2})\\u(?i:d[c-f][0-9a-f]{2}))|\\u(?i:d[89a-f][0-9a-f]{2})")
+"""Unpaired surrogates; and, in the group, pairs and escaped backslashes, so that these are not taken for them."""
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -89,7 +93,8 @@ def decode(body: bytes | msgspec.Raw) -> JsonValue:
     except _UNREADABLE:
         pass
     try:
-        return cast("JsonValue", _standard.decode(bytes(body).decode("utf-8-sig")))
+        text = _SURROGATES.sub(lambda found: found[1] or r"\ufffd", bytes(body).decode("utf-8-sig"))
+        return cast("JsonValue", _standard.decode(text))
     except _UNREADABLE:
         pass
     raise DecodeError("the body is not JSON")

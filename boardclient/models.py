@@ -195,7 +195,8 @@ class Member(_Model):
 
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+_NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\ufffd]")
+"""U+FFFD stands for what could not be decoded, so another identifier is meant."""
 
 
 def check_text(value: object, name: str, /) -> str:
@@ -245,7 +246,8 @@ def check_identifier(value: object, name: str, /) -> str:
 
     Raises:
         TypeError: it is not a string.
-        InvalidIdentifierError: it is empty, `.` or `..`, or holds a control character, `/`, a backslash or a lone surrogate.
+        InvalidIdentifierError: it is empty, `.` or `..`, or holds a control character, `/`, a backslash, a lone surrogate or
+            U+FFFD.
     """
     if type(value) is str and value.isalnum():  # most identifiers: nothing that is refused is alphanumeric
         return value
@@ -255,7 +257,7 @@ def check_identifier(value: object, name: str, /) -> str:
     if text in {"", ".", ".."}:
         raise InvalidIdentifierError(f"{name} must be an identifier, not {text!r}")
     if _NOT_IN_IDENTIFIERS.search(text):
-        raise InvalidIdentifierError(f"{name} must not hold a control character, a slash or a backslash")
+        raise InvalidIdentifierError(f"{name} must not hold a control character, a slash, a backslash or U+FFFD")
     return text
 
 

@@ -206,12 +206,6 @@ def test_a_refusal_in_the_words_of_the_service() -> None:
     assert why_not(body, 400) == f"the token exchange failed with status 400 (invalid_grant); {words}"
 
 
-def test_a_token_that_no_request_can_carry() -> None:
-    """The error for a lone surrogate does not show the token."""
-    why = "the token exchange gave no token: it holds characters that no request can carry"
-    assert why_not(b'{"token": "%s\\ud800"}' % CANARY.encode()) == why
-
-
 # --- parse_token
 
 

@@ -108,7 +108,7 @@ class Colour(str, enum.Enum):  # noqa: UP042 -- the older form, whose str() is n
 
 SENT = (
     st.text()
-    | st.text("ab./\\_-09Z\x00\x1f\n\x7f\x85 \ud800", max_size=3)
+    | st.text("ab./\\_-09Z\x00\x1f\n\x7f\x85 \ud800\ufffd", max_size=3)
     | st.builds(Shout, st.text(max_size=3))
     | st.sampled_from([Colour.RED, Position.TOP])
 )
@@ -116,9 +116,9 @@ SENT = (
 
 @given(SENT)
 def test_any_text_is_judged_by_its_characters(text: str) -> None:
-    """Text passes but for a lone surrogate; an identifier also but for dots, slashes and control characters, nor is it empty."""
+    """Text passes but for a lone surrogate; an identifier but for dots, slashes, controls and U+FFFD, too, nor is it empty."""
     is_text = not any("\ud800" <= character <= "\udfff" for character in text)
-    forbidden = {*"/\\", *map(chr, range(32)), *map(chr, range(127, 160))}
+    forbidden = {*"/\\\ufffd", *map(chr, range(32)), *map(chr, range(127, 160))}
     for check, passes in (
         (check_text, is_text),
         (check_identifier, is_text and text not in {"", ".", ".."} and not forbidden & {*text}),

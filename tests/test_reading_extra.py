@@ -53,6 +53,25 @@ def test_cards_of_an_array_have_their_own_extra() -> None:
     assert [card.extra for card in cards_of(body)[::-1]] == [{"n": number} for number in range(20)][::-1]
 
 
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (r"\ud83d", "\ufffd"),
+        (r"cut \uDE00\uD83Dx", "cut \ufffd\ufffdx"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\N{GRINNING FACE}"),
+        (r"\ud83d\ude00\\ud83d\\\ud83d", "\N{GRINNING FACE}\\ud83d\\\ufffd"),
+    ],
+)
+def test_half_an_emoji_is_read_as_a_replacement_character(escaped: str, text: str) -> None:
+    """What was read of a surrogate without its partner can be encoded, in each field, in names, and as JSON."""
+    body = f'{{"id":"c","name":"{escaped}","labels":[{{"{escaped}":"{escaped}"}}],"n":1}}'.encode()
+    card, (listed,) = card_of(body), cards_of(b"[" + body + b"]")
+    assert card == listed == Card("c", text)
+    assert card.extra == listed.extra == {"labels": [{text: text}], "n": 1}
+    assert Response(200, {}, body).json() == {"id": "c", "name": text, **card.extra}
+    assert text.encode().decode() == text
+
+
 def test_looking_at_a_card_does_not_read_extra() -> None:
     """Comparison, hash and repr leave out `extra`, read or not."""
     card = card_of(RAW)

@@ -158,11 +158,7 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
         raise _no_token(f"{_names(fields, secrets)}; parse_token can take it from another shape")
-    try:
-        return Token(value, _end(fields.get("expires_in"), time.time()))
-    except ValueError:
-        pass
-    raise _no_token("it holds characters that no request can carry")
+    return Token(value, _end(fields.get("expires_in"), time.time()))
 
 
 def _no_token(why: str, cause: BaseException | None = None) -> CredentialError:

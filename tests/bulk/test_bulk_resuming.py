@@ -253,8 +253,8 @@ async def test_a_board_that_cannot_be_read_at_the_start_frees_the_journal(world:
     assert (await world.finish(world.drafts(0)))[0] == {"0": "created"}
 
 
-async def test_identifiers_that_utf_8_cannot_encode_are_kept(world: World) -> None:
-    """A board may show cards with lone surrogates in their identifiers: a run keeps them, and later ones end as well."""
+async def test_identifiers_that_utf_8_cannot_encode_end_no_run(world: World) -> None:
+    """A board may show cards with lone surrogates in their identifiers: each run ends, and nothing is sent again."""
     before = '{"id":"\\ud800","name":"Before","desc":""}'
     stranger = '{"id":"\\udc00","name":"\\udc00","desc":""}'
     faults_of = world.service.faults

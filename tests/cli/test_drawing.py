@@ -112,7 +112,7 @@ def test_lists_share_the_width_of_the_terminal(shown: Draw, width: int, beside: 
 
 
 NASTY = "a\x1b[31m\n\tb\r\x00\x7f\x80\x9b\u202e\u2066\u200f\u061c\u2028\u2029\ud800 — Zürich 日本語 👩‍🚀"
-ESCAPED = "a\\x1b[31m\\x0a\\x09b\\x0d\\x00\\x7f\\x80\\x9b\\u202e\\u2066\\u200f\\u061c\\u2028\\u2029\\ud800 — Zürich 日本語 👩‍🚀"
+ESCAPED = "a\\x1b[31m\\x0a\\x09b\\x0d\\x00\\x7f\\x80\\x9b\\u202e\\u2066\\u200f\\u061c\\u2028\\u2029\ufffd — Zürich 日本語 👩‍🚀"
 
 
 def test_a_record_is_drawn_on_a_terminal_and_has_tabs_in_a_pipe(cli, on_a_terminal: Draw, board_service: BoardService) -> None:
