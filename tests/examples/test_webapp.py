@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -109,6 +111,24 @@ def test_a_board_is_a_page_or_json(client: TestClient, service: BoardService) ->
     found = client.get(f"/boards/{board.id}", headers=JSON).json()
     assert [card["name"] for card in found["cards"]] == ["Book <b>the</b> hall", "Invite", "Plan"]
     assert board.id in client.get("/").text
+
+
+@pytest.mark.parametrize("known", [{"b": "\ud83d"}, {"\ud83d": "Board"}, ["b"], "b"])
+def test_boards_that_no_page_can_show_are_forgotten(client: TestClient, service: BoardService, known: Any) -> None:
+    """A cookie of boards that the application did not write counts as none."""
+    sign_in(client, service)
+    client.cookies.set("boards", base64.urlsafe_b64encode(json.dumps([service.members[0].id, known]).encode()).decode())
+    page = client.get("/")
+    assert (page.status_code, "/boards/" in page.text) == (200, False)
+
+
+def test_half_an_emoji_in_a_name_is_shown(client: TestClient, service: BoardService) -> None:
+    """A name that the service has cut within a character is shown with a replacement character."""
+    board = service.seed({"To Do": ["Invite"]})
+    service.rules.cards[board.cards["Invite"]].name = "Invite \ud83d"
+    sign_in(client, service)
+    assert "Invite \ufffd" in client.get(f"/boards/{board.id}").text
+    assert client.get(f"/boards/{board.id}", headers=JSON).json()["cards"][0]["name"] == "Invite \ufffd"
 
 
 @pytest.mark.parametrize(

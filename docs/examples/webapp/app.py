@@ -202,7 +202,9 @@ def known_boards(request: Request) -> dict[str, str]:
     try:
         account, found = json.loads(base64.urlsafe_b64decode(request.cookies.get("boards", "")))
         is_own = account == boards.sign_in.account_of_request(request.cookies)
-        return {str(board_id): str(name) for board_id, name in found.items()} if is_own else {}
+        known = {str(board_id): str(name) for board_id, name in found.items()} if is_own else {}
+        "".join([*known, *known.values()]).encode()  # no page could show what can't be encoded
+        return known
     except (ValueError, TypeError, AttributeError, RecursionError):  # no cookie, or one that this application did not write
         return {}
 
