@@ -348,17 +348,17 @@ class ReplayService(LoopbackService):
 
     def _asked(self, method: str, path: str, query: str, body: bytes, content_type: str) -> str:
         """Return a text that is the same for equal requests."""
-        fields: dict[str, Any] = {}
+        parameters: dict[str, list[str]] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
-            fields.setdefault(name, []).append(value)
-        content = _decoded(body, content_type)
-        if isinstance(content, dict):
-            # The values of a form are secret, so only its names are compared.
-            fields |= dict.fromkeys(content) if content_type == _FORM_TYPE else content
-        elif body:
-            fields["the body"] = content
-        fields = {name: value for name, value in fields.items() if name not in self.ignored}
-        return f"{method} {path} {json.dumps(fields, sort_keys=True) if fields else ''}".rstrip()
+            parameters.setdefault(name, []).append(value)
+        content = _decoded(body, content_type) if body else {}
+        if isinstance(content, dict) and content_type == _FORM_TYPE:
+            content = dict.fromkeys(content)  # the values of a form are secret, so only its names are compared
+        counted = [
+            {name: value for name, value in part.items() if name not in self.ignored} if isinstance(part, dict) else part
+            for part in (parameters, content)
+        ]
+        return f"{method} {path} {json.dumps(counted, sort_keys=True) if counted != [{}, {}] else ''}".rstrip()
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         raw = await read_body(request)
@@ -366,8 +366,8 @@ class ReplayService(LoopbackService):
         asked = self._asked(request.method, url.raw_path, url.raw_query_string, raw, request.content_type)
         responses = self._responses.get(asked)
         if responses is None:
-            head = asked.partition(" {")[0]
-            alike = [one[:_SHOWN_LENGTH] for one in self._responses if one.partition(" {")[0] == head] or [*self._responses]
+            head = asked.partition(" [")[0]
+            alike = [one[:_SHOWN_LENGTH] for one in self._responses if one.partition(" [")[0] == head] or [*self._responses]
             nearest = difflib.get_close_matches(asked[:_SHOWN_LENGTH], alike[:_MOST_COMPARED], n=1, cutoff=0.0)
             words = f"{asked[:_SHOWN_LENGTH]} is not in the recording"
             self.unrecorded.append(words + "".join(f"; the nearest is {one[:_SHOWN_LENGTH]}" for one in nearest))

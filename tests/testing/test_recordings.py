@@ -248,6 +248,20 @@ async def test_a_recording_fits_wherever_the_service_is(tmp_path: Path, server: 
         assert (await session.request("GET", "/1/cards/c1", params={"a": ["b", "c"]})).json() == {"id": "c1"}
 
 
+async def test_a_parameter_of_the_query_and_a_field_of_one_name_both_count(service: BoardService, tmp_path: Path) -> None:
+    """Requests differ if the query does, also in a parameter that has the name of a field of the body."""
+
+    async def create(session: AsyncSession, parameter: str, name: str) -> str:
+        return (await session.request("POST", "/1/boards", params={"name": parameter}, json={"name": name})).json()["id"]
+
+    pairs = [("draft", "B"), ("final", "B"), ("draft", "C")]
+    async with service.session() as session:
+        with record(tmp_path / "calls.har", session):
+            live = [await create(session, *pair) for pair in pairs]
+    async with replay(tmp_path / "calls.har") as replayed, replayed.session() as session:
+        assert [await create(session, *pair) for pair in reversed(pairs)] == live[::-1]
+
+
 async def test_a_request_without_a_response_gets_none_again(service: BoardService, tmp_path: Path) -> None:
     service.faults.add(faults.drop(), "boards.create")
     async with service.session(retry=None) as session:
@@ -311,7 +325,8 @@ async def test_a_request_that_is_not_recorded_fails_the_call_and_the_block(tmp_p
     """The words name the nearest recorded request. An error of the block's own stays, with a note."""
     path = _write(tmp_path / "calls.har", (_posted("a"), {"status": 200}))
     words = (
-        r'POST /1/cards {"a": ["b"], "name": "b"} is not in the recording; the nearest is POST /1/cards {"a": ["b"], "name": "a"}'
+        r'POST /1/cards [{"a": ["b"]}, {"name": "b"}] is not in the recording; '
+        r'the nearest is POST /1/cards [{"a": ["b"]}, {"name": "a"}]'
     )
     with pytest.raises(AssertionError) as caught:
         async with replay(path) as service:
