@@ -241,7 +241,7 @@ def _decoded(raw: bytes, content_type: str, *, form: bool) -> Json | bytes:
         if not form and content_type == "application/json":
             decoded: Json = json.loads(raw)
             return decoded
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return raw
 

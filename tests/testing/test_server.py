@@ -62,8 +62,13 @@ async def test_exchanges_codes_at_the_auth_url_only(client, service):
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [(b"{", "application/json"), (b"\xff", "application/json"), (b"name=B", "text/plain")],
-    ids=["cut", "raw", "plain"],
+    [
+        (b"{", "application/json"),
+        (b"\xff", "application/json"),
+        (b"[" * 200_000, "application/json"),
+        (b"name=B", "text/plain"),
+    ],
+    ids=["cut", "raw", "nested", "plain"],
 )
 async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
     """A body that is not a JSON object is refused with 400, and recorded as it came."""
