@@ -57,16 +57,25 @@ class Status:
     """Respond with a status.
 
     Args:
-        code: The status.
+        code: The status, from 200 to 999.
         headers: The headers. None by default.
         body: The body, b"" by default.
         commit: Whether to commit first. False by default.
+
+    Raises:
+        TypeError, ValueError: `code` is no whole number, or no status of a response.
     """
 
     code: int
     headers: dict[str, str] = attrs.field(default=None, converter=_headers)
     body: bytes = attrs.field(default=b"", repr=False)
     commit: bool = attrs.field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.code, int):
+            raise TypeError(f"a status is a whole number, not {self.code!r}")
+        if not 200 <= self.code <= 999:  # below are interim ones, after which clients wait for the response
+            raise ValueError(f"a response has a status from 200 to 999, not {self.code}")
 
     async def play(self, stage: Stage) -> None:
         """Commit if `commit` is set, and send the status."""

@@ -27,6 +27,28 @@ async def test_status_is_the_response_before_or_after_the_commit(client, service
     assert service.calls[-1].status == 503
 
 
+@pytest.mark.parametrize(
+    "make", [faults.status, lambda code: faults.redirect("/", code), lambda code: faults.foreign_body(b"", "", code)]
+)
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (100, ValueError),
+        (1000, ValueError),
+        (True, ValueError),
+        ("503", TypeError),
+        (5e2, TypeError),
+    ],
+)
+def test_a_status_that_no_response_has_is_refused(make, code, error):
+    """A wrong status is an error where it is written, and not a failure of the service when a call meets it."""
+    with pytest.raises(error, match="status"):
+        make(code)
+    assert (make(200).code, make(999).code) == (200, 999)
+
+
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
 async def test_drop_ends_the_connection_before_or_after_the_commit(client, service, commit, reset):
