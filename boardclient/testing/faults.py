@@ -306,8 +306,10 @@ class Faults:
 
         Raises:
             ValueError: the service has no such operation, or `call` or `times` is less than 1.
-            TypeError: `call` or `times` is no whole number.
+            TypeError: `call` or `times` is no whole number, or `fault` is no fault but what makes one.
         """
+        if isinstance(fault, type) or not callable(getattr(fault, "play", None)):
+            raise TypeError(f"expected a fault such as faults.drop(), not {fault!r}")
         if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
             raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
         calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int | str) else call)

@@ -220,6 +220,15 @@ def test_a_fault_that_no_call_would_get_is_refused(option, value, error):
     assert plan.planned == []
 
 
+@pytest.mark.parametrize("fault", [faults.drop, faults.foreign_body, "drop", None, 503])
+def test_what_is_no_fault_is_refused(fault):
+    """A function that makes a fault, and was not called, is an error where it is planned."""
+    plan = faults.Faults()
+    with pytest.raises(TypeError, match=r"a fault such as faults\.drop\(\), not "):
+        plan.add(fault)
+    assert plan.planned == []
+
+
 async def test_the_plan_has_the_constructors_as_attributes(service):
     """Each function of `faults` is also an attribute of `service.faults`."""
     names = ["status", "drop", "delay_answer", "delay_commit", "hang", "truncated", "foreign_body", "slow_body", "redirect"]
