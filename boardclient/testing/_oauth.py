@@ -121,15 +121,25 @@ class AuthorizationCode:
     expires_at: float
 
 
-def names_of(values: Iterable[str]) -> frozenset[str]:
+def names_of(values: Iterable[str]) -> list[str]:
+    """Return names as a list.
+
+    Raises:
+        TypeError: it is one name, or something in it is none.
+    """
+    names = [*values]
+    if isinstance(values, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"expected a list of names, not {values!r}")
+    return names
+
+
+def set_of(values: Iterable[str]) -> frozenset[str]:
     """Return the names of scopes or organizations as a set."""
-    return frozenset(values)
+    return frozenset(names_of(values))
 
 
 def _members(names: Iterable[str]) -> tuple[Member, ...]:
-    if isinstance(names, str):
-        raise TypeError("members is a list of names, not one name")
-    found = tuple(Member(id=_member_id(number), name=name) for number, name in enumerate(names))
+    found = tuple(Member(id=_member_id(number), name=name) for number, name in enumerate(names_of(names)))
     if not found:
         raise ValueError("a service has one member at least")
     return found
@@ -150,7 +160,7 @@ class Grants:
 
     clock: Callable[[], float] = time.monotonic
     token_lifetime: float | None = None
-    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=names_of)
+    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=set_of)
     redirect_uri: str = "https://application.example/callback"
     members: tuple[Member, ...] = attrs.field(default=_MEMBERS, converter=_members)
     key: str = attrs.field(init=False, default=_secret("key", 0))
@@ -188,7 +198,7 @@ class Grants:
         """
         code = _secret("code", next(self._numbers))
         self._codes[code] = AuthorizationCode(
-            scopes=self.scopes if scopes is None else frozenset(scopes),
+            scopes=self.scopes if scopes is None else set_of(scopes),
             member_id=self.member(member).id,
             challenge=challenge,
             expires_at=self.clock() + _CODE_SECONDS,
@@ -211,7 +221,7 @@ class Grants:
         seconds = self.token_lifetime if lifetime is None else lifetime
         expires_at = None if seconds is None else self.clock() + seconds
         value = _secret("token", next(self._numbers))
-        granted = self.scopes if scopes is None else frozenset(scopes)
+        granted = self.scopes if scopes is None else set_of(scopes)
         self.tokens[value] = AccessToken(value, granted, expires_at, self.member(member).id)
         return value
 

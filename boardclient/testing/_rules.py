@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import attrs
 
 from boardclient.testing import _oauth
-from boardclient.testing._oauth import Answer, Fields, Grants, Json, Member, Refused, names_of, required, text_of
+from boardclient.testing._oauth import Answer, Fields, Grants, Json, Member, Refused, names_of, required, set_of, text_of
 
 _R = TypeVar("_R")
 _POSITION_STEP = 16384.0
@@ -233,7 +233,7 @@ class BoardRules(Grants):
         cards: The cards by identifier.
     """
 
-    organizations: frozenset[str] = attrs.field(default=frozenset(), converter=names_of)
+    organizations: frozenset[str] = attrs.field(default=frozenset(), converter=set_of)
     shape: Callable[[str, Json], Json] | None = None
     address: str = "https://boards.example"
     boards: dict[str, BoardRecord] = attrs.field(init=False, factory=dict)
@@ -277,11 +277,17 @@ class BoardRules(Grants):
         Args:
             lists: The names of the cards in each list, by the name of the list.
             name: The name of the board. "Board" by default.
+
+        Raises:
+            TypeError: `lists` is no mapping of names to lists of names.
         """
+        if not isinstance(lists, Mapping):
+            raise TypeError(f'expected the names of cards by list, such as {{"To Do": ["Book the hall"]}}, not {lists!r}')
+        named = {title: names_of(lists[title]) for title in names_of(lists)}
         board = BoardRecord(id=self._new_id(), name=name)
         self.boards[board.id] = board
-        added = {title: self._add_list(board, title, "bottom") for title in lists}
-        cards = {text: self._add_card(added[title], text).id for title, texts in lists.items() for text in texts}
+        added = {title: self._add_list(board, title, "bottom") for title in named}
+        cards = {text: self._add_card(added[title], text).id for title, texts in named.items() for text in texts}
         return SeededBoard(board.id, name, self.board_url(board.id), {title: made.id for title, made in added.items()}, cards)
 
     def board_url(self, board_id: str) -> str:

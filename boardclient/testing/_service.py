@@ -77,7 +77,7 @@ class BoardService(LoopbackService):
         on_call: A function that is called in the service's event loop with each `Call` when it has ended. None by default.
 
     Raises:
-        TypeError, ValueError: `members` is not a list of names, or is empty.
+        TypeError, ValueError: `members`, `organizations` or `scopes` is not a list of names, or there is no member.
     """
 
     member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
@@ -148,6 +148,9 @@ class BoardService(LoopbackService):
         Args:
             lists: The names of the cards in each list, by the name of the list: `{"To Do": ["Book the hall"]}`.
             name: The name of the board. "Board" by default.
+
+        Raises:
+            TypeError: `lists` is no mapping of names to lists of names.
         """
         with self._lock:
             return self.rules.seed(lists, name)

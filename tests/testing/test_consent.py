@@ -154,10 +154,19 @@ def test_a_code_expires_after_ten_minutes(browser: Browser) -> None:
     assert browser.exchange(second).body["error"] == "invalid_grant"
 
 
-@pytest.mark.parametrize(("members", "error"), [("Ada", TypeError), ([], ValueError)])
-def test_members_must_be_a_list_of_names(members, error) -> None:
-    with pytest.raises(error):
-        BoardService(members=members)
+@pytest.mark.parametrize("values", ["Ada", [b"Ada"], ["Ada", None], None])
+@pytest.mark.parametrize("option", ["members", "organizations", "scopes"])
+def test_what_has_several_names_takes_a_list_of_them(option: str, values) -> None:
+    """One name is not taken for a list of letters, nor is anything else for a name."""
+    with pytest.raises(TypeError):
+        BoardService(**{option: values})
+    with pytest.raises(TypeError):
+        BoardService().new_code(scopes=values or "read")
+
+
+def test_a_service_has_a_member() -> None:
+    with pytest.raises(ValueError, match="one member at least"):
+        BoardService(members=[])
 
 
 @pytest.mark.parametrize(

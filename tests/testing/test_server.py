@@ -88,6 +88,24 @@ async def test_assert_no_duplicates_fails_if_two_cards_are_equal(client, service
         service.assert_no_duplicates()
 
 
+async def test_a_seeded_board_has_its_lists_and_cards_in_order(service):
+    """`seed` returns the identifiers by name, and cards of one name are as many as were given."""
+    board = service.seed({"To Do": iter(["b", "a", "a"]), "Done": ()}, name="Plans")
+    cards = service.rules.cards_of(board.id)
+    assert [(card.name, card.list_id) for card in cards] == [(name, board.lists["To Do"]) for name in "baa"]
+    assert [record.id for record in service.rules.lists_of(board.id)] == [*board.lists.values()]
+    assert (board.cards, board.name) == ({"b": cards[0].id, "a": cards[2].id}, "Plans")
+
+
+@pytest.mark.parametrize("lists", [["a"], "To Do", {"To Do": "abc"}, {"To Do": ["a", 1]}, {"To Do": None}, {1: ["a"]}])
+def test_a_board_is_not_seeded_from_anything_else(lists):
+    """Names in another form are an error that says so, and no half of a board is left."""
+    service = BoardService()
+    with pytest.raises(TypeError):
+        service.seed(lists)
+    assert (service.rules.boards, service.rules.lists, service.rules.cards) == ({}, {}, {})
+
+
 async def test_says_when_a_call_has_arrived(client, service):
     """`received` waits for the call of that number, and a cancelled waiter changes nothing."""
     waiting = [asyncio.create_task(service.received("members.me", number)) for number in (1, 2, 2)]
