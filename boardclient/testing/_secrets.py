@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import pickle
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -35,6 +36,8 @@ _ATOMS = (
 )
 _SHORTEST_ENCODED: Final = 6
 """A shorter text is not searched for in base64 and hexadecimal: it would be found by chance."""
+_LINE_BREAK: Final = re.compile(rb"[\r\n]|\\+[rn]")
+"""A line break, also escaped. Base64 is broken into lines: https://www.rfc-editor.org/rfc/rfc2045#section-6.8."""
 _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec", "yarl", "multidict", "asyncio"})
 
 
@@ -47,10 +50,11 @@ def is_library_frame(frame: FrameType) -> bool:
 def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable[[FrameType], bool] = is_library_frame) -> None:
     """Check that no secret can be read from an object.
 
-    It searches the object's `str`, `repr`, pickle, items and attributes, and theirs in turn. Of an exception it also searches the
+    It searches the object's `str`, `repr`, pickle, items and attributes, and theirs in turn; of a `StringIO` or `BytesIO` the
+    content. Of an exception it also searches the
     arguments, notes, causes and contexts, the printed traceback, and the locals of frames; of a log record also the message.
-    A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML or a `repr`, and in base64 and hexadecimal if
-    it has six bytes or more. Compressed and encrypted forms are not found.
+    A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML, a `repr` or `ascii()`, and in base64, also
+    broken into lines, and hexadecimal if it has six bytes or more. Compressed and encrypted forms are not found.
 
     Args:
         thing: The object to search.
@@ -81,7 +85,7 @@ def _encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
     given = [*secrets]
     forms = {*forms_of(given)}
     for secret in given:
-        forms.add(repr(secret)[1:-1].encode())
+        forms |= {repr(secret)[1:-1].encode(), ascii(secret)[1:-1].encode()}
         for text in (secret.encode(), quote(secret, safe="").encode()):
             forms |= {*_encoded(text), repr(text)[2:-1].encode()}
     return frozenset(forms)
@@ -102,17 +106,17 @@ def _encoded(raw: bytes) -> set[bytes]:
 
 def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return not is_free_of(raw, forms)
+    return not (is_free_of(raw, forms) and is_free_of(_LINE_BREAK.sub(b"", raw), forms))
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, object]]:
-    yield from getattr(thing, "__dict__", {}).items()
     for kind in type(thing).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
             if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
                 yield name, getattr(thing, name)
+    yield from getattr(thing, "__dict__", {}).items()
 
 
 def _texts(thing: object, name: str) -> Iterator[_Sink]:
@@ -143,11 +147,14 @@ class _Search:
         waiting: list[tuple[str, object]] = [(name, thing)]
         while waiting:
             place, found = waiting.pop()
+            if isinstance(found, io.StringIO | io.BytesIO) and not found.closed:
+                place, found = f"{place}.getvalue()", found.getvalue()
             if isinstance(found, _ATOMS) or id(found) in self._seen:
                 continue
             self._seen[id(found)] = found
             yield from self._shown(found, place)
-            waiting.extend(self._parts(found, place))
+            with contextlib.suppress(Exception):  # those of an object that can't be looked into
+                waiting.extend(self._parts(found, place))
 
     def _shown(self, thing: object, name: str) -> Iterator[_Sink]:
         if isinstance(thing, str | bytes):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import json
 import logging
 import pickle
+import threading
 import types
 from urllib.parse import quote, quote_plus
 
@@ -156,6 +158,26 @@ LOCALS = [
     "class Hidden:\n    def __str__(self):\n        return {0!r}\ndef fail():\n    it = Hidden()\n    raise ValueError('x')",
 ]
 
+
+class Unseen:
+    """Raises at whatever looks for its attributes, but for a slot."""
+
+    __slots__ = ("hidden",)
+
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("no")
+
+
+def kept_log(text):
+    handler = logging.StreamHandler(io.StringIO())
+    handler.stream.write(text)
+    return handler
+
+
 PLANTED = {
     "text": lambda: f"a {PLAIN} b",
     "bytes": lambda: b"a " + PLAIN.encode() + b"\xff",
@@ -170,6 +192,10 @@ PLANTED = {
     "slot in a slot": lambda: Slotted(Slotted(PLAIN)),
     "private slot": lambda: Private(PLAIN),
     "one slot": lambda: OneSlot(PLAIN),
+    "slot beside attributes that can't be read": lambda: [Unseen(PLAIN)],
+    "log of a handler": lambda: kept_log(PLAIN),
+    "text in memory": lambda: [io.StringIO(PLAIN), threading.Lock()],
+    "bytes in memory": lambda: [io.BytesIO(PLAIN.encode()), threading.Lock()],
     "str": lambda: ShownAs("str"),
     "repr": lambda: ShownAs("repr"),
     "format": lambda: ShownAs("format"),
@@ -223,6 +249,8 @@ FORMS = {
     "JSON bytes": json.dumps({"token": SECRET}, ensure_ascii=False).encode(),
     "repr": repr({"token": SECRET}),
     "repr of bytes": repr(SECRET.encode()),
+    "ascii": ascii(SECRET),
+    "ascii in JSON": json.dumps([ascii(SECRET)]),
     "bytes": b"\xc3" + SECRET.encode(),
     "pickle": pickle.dumps(Failure(SECRET)),
     "JSON in JSON": json.dumps(json.dumps(SECRET)),
@@ -231,6 +259,9 @@ FORMS = {
     "hexadecimal": SECRET.encode().hex(),
     "hexadecimal in capitals": SECRET.encode().hex().upper(),
     **{f"base64 after {before} bytes": base64.b64encode(b"x" * before + SECRET.encode() + b":y") for before in range(4)},
+    "base64 in lines": base64.encodebytes(b"x" * 50 + SECRET.encode()),
+    "base64 in lines of a mail": base64.encodebytes(b"x" * 50 + SECRET.encode()).replace(b"\n", b"\r\n").decode(),
+    "repr of base64 in lines": repr([repr(base64.encodebytes(b"x" * 50 + SECRET.encode()))]),
     "base64 for URLs": base64.urlsafe_b64encode(f"~{SECRET}?".encode()).decode(),
     "base64 of percent": base64.b64encode(quote(SECRET, safe="").encode()),
 }
@@ -243,6 +274,12 @@ def test_finds_a_secret_in_every_form(shown):
         assert_no_secrets(shown, secrets=[SECRET])
 
 
+def closed_file():
+    file = io.StringIO("nothing")
+    file.close()
+    return file
+
+
 CLEAN = {
     "text": lambda: "nothing",
     "number": lambda: 7,
@@ -252,6 +289,8 @@ CLEAN = {
     "locals": lambda: caught(library(LOCALS[0].format("nothing"))),
     "circle": lambda: circle("nothing"),
     "unset slot": lambda: Private("nothing"),
+    "attributes that can't be read": lambda: Unseen("nothing"),
+    "a closed file": lambda: [closed_file()],
     "function": lambda: assert_no_secrets,
     "what can't be pickled": lambda: OneSlot(lambda: None),
 }
