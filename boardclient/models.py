@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
 
@@ -51,7 +51,7 @@ class WeaklyReferenceable:
 
 
 class _Model(WeaklyReferenceable):
-    """The base class of all models: their forms for JSON and pydantic."""
+    """The base class of all models and of drafts: their forms for JSON and pydantic."""
 
     __slots__ = ()
 
@@ -72,20 +72,26 @@ class _Model(WeaklyReferenceable):
         return html_table(type(self).__name__, values)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
-        """Let pydantic accept models, and serialize them as `to_dict` does.
+    def __get_pydantic_core_schema__(cls, source: object, handler: Any) -> object:
+        """Let pydantic read models from their fields, describe these, and write models as `to_dict` does.
 
         https://docs.pydantic.dev/latest/concepts/types/#customizing-validation-with-__get_pydantic_core_schema__
         """
         from pydantic_core import core_schema
 
-        written = core_schema.plain_serializer_function_ser_schema(cls.to_dict)
-        return core_schema.is_instance_schema(cls, serialization=written)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: object, handler: object) -> dict[str, object]:
-        """Describe models in OpenAPI documents."""
-        return {"type": "object", "title": cls.__name__}
+        types = get_type_hints(cls) | {"extra": dict[str, Any]}  # pydantic can't follow the recursive `JsonValue`
+        fields = {
+            field.name: core_schema.typed_dict_field(
+                handler.generate_schema(types[field.name]), required=field.default is attrs.NOTHING
+            )
+            for field in attrs.fields(cast("type[attrs.AttrsInstance]", cls))
+        }
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, read: value if isinstance(value, cls) else cls(**read(value)),
+            core_schema.typed_dict_schema(fields),
+            ref=f"{cls.__module__}.{cls.__qualname__}",
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_dict),
+        )
 
 
 def html_table(title: str, values: Mapping[str, object]) -> str:
@@ -304,7 +310,7 @@ def aware_datetime(text: str | None, /) -> datetime | None:
 
 
 @attrs.frozen
-class CardDraft:
+class CardDraft(_Model):
     """A card to be created (interface 4.3).
 
     Args:

@@ -85,14 +85,61 @@ def test_a_number_beyond_the_range_of_a_float_is_null(number: bytes) -> None:
 
 @pytest.mark.full
 def test_pydantic_takes_and_writes_models() -> None:
-    """A web framework's pydantic validates a model as an instance, and writes what `to_dict` returns."""
+    """A web framework's pydantic takes a model as it is, writes what `to_dict` returns, and reads what it has written."""
     import pydantic
 
-    adapter = pydantic.TypeAdapter(list[Card])
-    cards = [Card("c", due=datetime(2027, 1, 2, 3, tzinfo=UTC))]
-    assert adapter.validate_python(cards)[0] is cards[0]
-    assert json.loads(adapter.dump_json(cards)) == [cards[0].to_dict()]
-    assert adapter.json_schema()["items"] == {"type": "object", "title": "Card"}
+    class Everything(pydantic.BaseModel):
+        board: Board
+        lists: list[BoardList]
+        cards: list[Card]
+        members: list[Member]
+        draft: CardDraft
+
+    shown = Everything(
+        board=Board("b", "B", prefs=BoardPrefs("private", self_join=True, extra={"x": [1]}), extra={"y": None}),
+        lists=[BoardList("l", pos="16384"), BoardList("m", pos=1.5, closed=False)],
+        cards=[card := Card("c", due=datetime(2027, 1, 2, 3, tzinfo=UTC), extra={"labels": [{"id": "l"}]})],
+        members=[Member()],
+        draft=CardDraft("n", "l", due=datetime(2027, 1, 2, 3, tzinfo=UTC), pos=Position.TOP),
+    )
+    assert shown.cards[0] is card
+    written = shown.model_dump_json()
+    assert json.loads(written)["cards"] == [card.to_dict()]
+    again = Everything.model_validate_json(written)
+    assert again == shown
+    assert (again.cards[0].extra, again.board.prefs.extra) == (card.extra, {"x": [1]})  # type: ignore[union-attr]  # -- it has prefs
+
+
+@pytest.mark.full
+def test_pydantic_describes_the_fields_of_models() -> None:
+    """The JSON schema of a model has its fields with their types, once for all its uses."""
+    import pydantic
+
+    schema = pydantic.TypeAdapter(list[Card] | CardDraft).json_schema()
+    cards, draft = schema["$defs"]["Card"], schema["$defs"]["CardDraft"]
+    assert [*cards["properties"]] == ["id", "name", "desc", "url", "list_id", "due", "pos", "extra"]
+    assert (cards["required"], draft["required"]) == (["id"], ["name", "list_id"])
+    assert cards["properties"]["due"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert schema["anyOf"][0]["items"] == {"$ref": "#/$defs/Card"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"due": "2027-01-02T03:04:05"}, "due must be timezone-aware"),
+        ({"list_id": "a/b"}, "list_id must not hold"),
+        ({"name": "\ud83d"}, "name holds a lone surrogate"),
+        ({"name": None}, "valid string"),
+        ({"list_id": 7}, "valid string"),
+    ],
+)
+def test_pydantic_checks_drafts_as_their_class_does(fields: dict[str, object], words: str) -> None:
+    """A draft that can't be sent is a validation error of pydantic, which names what is wrong."""
+    import pydantic
+
+    with pytest.raises(pydantic.ValidationError, match=words):
+        pydantic.TypeAdapter(CardDraft).validate_python({"name": "n", "list_id": "l", **fields})
 
 
 class Shout(str):

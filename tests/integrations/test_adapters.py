@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient as AiohttpClient
 from aiohttp.test_utils import TestServer
-from fastapi import Depends, FastAPI
+from fastapi import Body, Depends, FastAPI
 from litestar.di import NamedDependency
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -30,7 +30,7 @@ from web_apps import (
     starlette_client,
 )
 
-from boardclient import AsyncSession
+from boardclient import AsyncSession, Card, CardDraft
 from boardclient.integrations.aiohttp_web import AiohttpBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
@@ -133,6 +133,27 @@ async def test_with_a_service_account_no_user_signs_in(consenting: BoardService,
         browser = Browser(send)
         routes = [("GET", "/login"), ("GET", "/callback?code=c&state=s"), ("POST", "/logout")]
         assert [(await browser.open(target, method)).status for method, target in routes] == [404, 404, 404]
+
+
+def test_fastapi_reads_drafts_and_shows_cards(consenting: BoardService) -> None:
+    """A draft is the body of a request, a card is a response, and the OpenAPI document describes both."""
+    boards = FastAPIBoards(consenting.session)
+    app = FastAPI(lifespan=boards.lifespan)
+    boards.install(app)
+
+    @app.post("/cards")
+    async def create(draft: Annotated[CardDraft, Body()], session: Annotated[AsyncSession, Depends(boards.app_session)]) -> Card:
+        return await session.cards.create(draft.name, list_id=draft.list_id, due=draft.due)
+
+    list_id = consenting.seed({"To Do": []}).lists["To Do"]
+    with TestClient(app) as client:
+        draft = {"name": "Book", "list_id": list_id, "due": "2027-01-02T03:04:05+01:00"}
+        created = client.post("/cards", json=draft).json()
+        assert (created["name"], created["due"]) == ("Book", "2027-01-02T02:04:05Z")
+        refused = client.post("/cards", json={**draft, "due": "2027-01-02T03:04:05"})
+        assert (refused.status_code, "due must be timezone-aware" in refused.text) == (422, True)
+        described = client.get("/openapi.json").json()["components"]["schemas"]
+    assert {"list_id", "due"} <= described["Card"]["properties"].keys() & described["CardDraft"]["properties"].keys()
 
 
 async def test_signing_out_takes_a_post(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
