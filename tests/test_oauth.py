@@ -202,7 +202,7 @@ async def test_a_callback_that_swallows_its_cancellation_is_abandoned(later: Exc
 
 @virtual
 async def test_an_exchange_with_unknown_effect() -> None:
-    """A second code is asked for, once; a code whose exchange was lost is not sent again."""
+    """A second code is asked for, once; a code whose exchange was lost is never sent again."""
     application = Application("first", "second", "first", "third")
     provider = provider_of(application)
     session = FakeSession(lost(), lost(), token_response())
@@ -212,7 +212,7 @@ async def test_an_exchange_with_unknown_effect() -> None:
     assert error.__cause__.__traceback__ is None
     await asyncio.sleep(1.1)
     error = await error_of(provider.acquire(session))
-    assert str(error).startswith("the code was sent before: send each code once")
+    assert str(error).startswith("the code was sent before, with unknown effect")
     await asyncio.sleep(2.1)
     assert (await provider.acquire(session)).token == "t1"
     assert [fields["code"] for _, fields, _ in session.forms] == ["first", "second", "third"]

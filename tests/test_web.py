@@ -494,7 +494,7 @@ async def test_pkce_and_rotation(service: BoardService, session: AsyncSession) -
         asked = browser.begin(beginning)
         assert asked["code_challenge_method"] == "S256"
         with pytest.raises(SignInError):
-            await browser.complete(completing, code=f"unknown {asked['state']}", state=asked["state"])
+            await browser.complete(completing, code="unknown", state=asked["state"])
         verifier = service.calls_of("token.exchange")[-1].body["code_verifier"]  # type: ignore[index, call-overload]  # -- a form
         assert _challenge_of(str(verifier)) == asked["code_challenge"]
     asked = browser.begin(before)

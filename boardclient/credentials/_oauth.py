@@ -369,7 +369,7 @@ class OAuthCredentials(CredentialObserver):
             code_verifier: The verifier of the code challenge (RFC 7636 4.5). None (default) if there was none.
 
         Raises:
-            CredentialError: the service gave no token, the code was sent before, or the store did not take the token.
+            CredentialError: the service gave no token, or the store did not take it.
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
@@ -382,7 +382,7 @@ class OAuthCredentials(CredentialObserver):
         The arguments are those of `exchange_code`.
 
         Raises:
-            CredentialError: the service gave no token, or the code was sent before.
+            CredentialError: the service gave no token.
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """

@@ -36,10 +36,6 @@ _POLL_SECONDS: Final = (0.05, 0.2)
 """The random pause between two looks at a store that another worker may publish to: workers must not look in step."""
 
 
-_CODES_KEPT: Final = 1000
-"""How many codes are remembered. A code is good for ten minutes at most (RFC 6749, section 4.1.2)."""
-
-
 @attrs.define(eq=False)
 class HeldToken:
     """A token in use, its credentials, and what is known about it."""
@@ -66,6 +62,8 @@ class TokenState:
         """How often the application was asked for a code since the service last accepted a token."""
         self.waits_for = "the token store"
         """What the renewal waits for, in words."""
+        self.lost_codes: set[str] = set()
+        """The codes whose exchange had an unknown effect. They are not sent again."""
         self._key = key
         self._margin = renew_before_expiry
         self._clock = clock
@@ -74,30 +72,7 @@ class TokenState:
         self._failures = 0
         self._failure: CredentialError | None = None
         self._cooling_until = -math.inf
-        self._sent: dict[int, None] = {}
-        """The hashes of the last codes that may have been sent, in their order."""
         self._lock = threading.RLock()
-
-    def begin_sending(self, code: str) -> None:
-        """Note that a code is sent.
-
-        Raises:
-            CredentialError: it may have been sent before. A service may revoke all tokens of a code that it gets twice
-                (RFC 6749, section 4.1.2).
-        """
-        with self._lock:
-            if hash(code) in self._sent:
-                error = CredentialError("the code was sent before: send each code once")
-                error.suggested_status = 400  # as for a code that the service refuses
-                raise error
-            if len(self._sent) == _CODES_KEPT:
-                del self._sent[next(iter(self._sent))]
-            self._sent[hash(code)] = None
-
-    def note_unsent(self, code: str) -> None:
-        """Note that a code was certainly not sent, so that it may be."""
-        with self._lock:
-            self._sent.pop(hash(code), None)
 
     def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
         """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
@@ -376,8 +351,7 @@ class Renewal:
                 token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
                 break
             except CredentialError as error:
-                is_lost = isinstance(error.__cause__, TransportError) and error.effect is not Effect.NOT_SENT
-                if is_second or not is_lost:
+                if is_second or error.effect is Effect.NOT_SENT or code not in self._state.lost_codes:
                     raise
                 is_second = True
             finally:
@@ -433,19 +407,20 @@ async def exchange_once(
     timeout: float | None,
     code_verifier: str | None = None,
 ) -> Token:
-    """Exchange a code for a token, unless it may have been sent before.
+    """Exchange a code for a token, unless it was sent before with unknown effect.
 
     Raises:
         CredentialError: there is no token. Its effect is that of the exchange.
         SessionClosedError: the session is closed, or was closed meanwhile.
     """
-    state.begin_sending(code)
+    if code in state.lost_codes:
+        raise CredentialError("the code was sent before, with unknown effect: send each code once")
     try:
         return await config.token_for(code, exchange, timeout, code_verifier)
-    except (TransportError, SessionClosedError, ValueError) as error:  # ValueError: forms may not go to that address
-        if isinstance(error, ValueError) or error.effect is Effect.NOT_SENT:
-            state.note_unsent(code)
-        if not isinstance(error, TransportError):
+    except (TransportError, SessionClosedError) as error:
+        if error.effect is not Effect.NOT_SENT:  # without a response: the service may have used up the code
+            state.lost_codes.add(code)
+        if isinstance(error, SessionClosedError):
             raise
         lost = error
     words = "was not sent" if lost.effect is Effect.NOT_SENT else "failed, with unknown effect"
