@@ -301,14 +301,13 @@ class JournalLedger(DurableLedger):
     outcome is lost in a kill is in doubt. Cancelling a caller leaves nothing half done.
     """
 
-    may_send = None
     largest_batch = 256  # a commit costs the same, however many rows it has
 
     def __init__(self, file: RunFile, thread: ThreadPoolExecutor, batch: int) -> None:
+        super().__init__(file.journal.meta.secret)
         self.batch = batch
-        self.secret = file.journal.meta.secret
+        self.is_new = file.last == 0
         self.released = file.last  # those of earlier runs count as released
-        self.seen = IdSet()
         self._file = file
         self._thread = thread
         self._loop = asyncio.get_running_loop()
@@ -338,11 +337,6 @@ class JournalLedger(DurableLedger):
             thread.shutdown(wait=isinstance(error, asyncio.CancelledError))  # it has nearly nothing left to do
             raise
         return cls(opening.result(), thread, batch)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no row was ever logged."""
-        return self._file.last == 0
 
     def is_in_input(self, card_id: str) -> bool:
         """Return False if the row of a confirmed card is not in the input any more."""

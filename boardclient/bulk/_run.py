@@ -13,7 +13,7 @@ from boardclient._activities import PARENT, Activity, followers
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine import Engine
 from boardclient.bulk._journal_ledger import JournalLedger
-from boardclient.bulk._ledger import Ledger, MemoryLedger
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
@@ -96,7 +96,7 @@ class BulkRun:
         if options.ledger is not None:
             return options.ledger
         if options.journal is None:
-            return MemoryLedger()
+            return Ledger()
         identity = journal_identity(self._caller.identity, options.board_id, options.marker)
         total = len(self._drafts) if isinstance(self._drafts, Sized) else None
         return await JournalLedger.open(options.journal, identity, options.batch, total)

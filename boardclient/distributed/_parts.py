@@ -24,11 +24,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
 from boardclient.bulk import IdSet
-from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
+from boardclient.bulk._ledger import DurableLedger, RowState
 from boardclient.bulk._life import Row
 from boardclient.distributed._ledger import CLOSING, State, events, jobs, parts, read_states
 from boardclient.errors import JournalError
-from boardclient.models import Card, CardDraft
+from boardclient.models import CardDraft
 
 BATCH: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
@@ -172,10 +172,9 @@ class PartLedger(DurableLedger):
     def __init__(
         self, database: Database, lease: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]
     ) -> None:
+        super().__init__()
         self.entries = entries
         """The rows of the input, with their numbers in the job."""
-        self.secret = b""
-        self.seen = IdSet()
         self.may_send = lease.is_held
         self.on_drain: Callable[[], object] = lambda: None
         self._database = database
@@ -192,10 +191,6 @@ class PartLedger(DurableLedger):
         """Read what the whole job knows."""
         async with self._database.begin() as connection:
             self.secret = (await connection.execute(sa.select(jobs.c.secret).where(jobs.c.job == self._lease.job))).scalar_one()
-
-    def is_in_input(self, card_id: str) -> bool:
-        """Return True: a job has the same rows each time."""
-        return True
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Log the rows to be sent, and set on the others what became of them.
@@ -225,17 +220,11 @@ class PartLedger(DurableLedger):
         """
         self._lease.check()
 
-    async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        """Do nothing: the audit of the job names them."""
-
     async def baseline(self) -> IdSet:
         """Return the cards that existed before the job."""
         async with self._database.begin() as connection:
             found = await connection.execute(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
         return IdSet(json.loads(zlib.decompress(found.scalar_one())))
-
-    async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Do nothing: the job has one before a part is run."""
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that belong to rows of the job."""
@@ -249,14 +238,6 @@ class PartLedger(DurableLedger):
         await self._write()
         states = await read_states(self._database, self._lease.job)
         return [detail for state, detail in states.values() if state == "done"]
-
-    async def count_earlier(self, condition: Callable[[str], bool]) -> int:
-        """Return 0: the ledger does not say which run has confirmed a card."""
-        return 0
-
-    async def other_doubts(self) -> Sequence[Doubt]:
-        """Return none: the part that reads the board has all rows in doubt."""
-        return ()
 
     async def finish(self, report: Any, audit: str | None, *, state: str = "done") -> None:
         """Record the end of a run, after which the part is done or open. Called before `aclose`."""
