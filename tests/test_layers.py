@@ -26,7 +26,7 @@ _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _WIRE = {"_wire", "_responses", "_operations", "_transport"}
 _SHARED_WIRE = {("boardclient.testing._recordings", "_transport")}
 """A recording has what the transport sends. The rest of `testing` shares no wire code with what it tests."""
-_OUTSIDE = {"testing", "integrations", "cli", "distributed", "__main__"}
+_OUTSIDE = {"testing", "_pytest_plugin", "integrations", "cli", "distributed", "__main__"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
     "aiohttp": {"_transport", "testing", "integrations", "cli"},
@@ -36,7 +36,7 @@ _OWNERS = {
     "itsdangerous": {"web"},
     "msgspec": {"_wire"},
     "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
-    "pytest": {"testing"},
+    "pytest": {"_pytest_plugin"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials", "distributed", "_database"},
     "tenacity": {"retry"},
@@ -68,7 +68,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
                 found.append(f"{module} imports {imported} from the top")
         elif part == "testing" and target in _WIRE and (module, target) not in _SHARED_WIRE:
             found.append(f"{module} imports the wire code {target}")
-        elif target == "testing" and part != "cli":
+        elif target == "testing" and part not in {"cli", "_pytest_plugin"}:
             found.append(f"{module} imports testing")
         elif part not in {"testing", "__main__"} and _LEVEL.get(target, 0) > _LEVEL.get(part, 0):
             found.append(f"{module} imports {target}, which stands above it")

@@ -145,7 +145,7 @@ def test_fixture_plugin_is_registered() -> None:
     names = {
         entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11") if entry.name == "boardclient"
     }
-    assert names == {"boardclient": "boardclient.testing.plugin"}
+    assert names == {"boardclient": "boardclient._pytest_plugin"}
 
 
 def test_typing_marker_is_shipped() -> None:

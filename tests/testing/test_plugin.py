@@ -49,7 +49,7 @@ import sys
 
 def test_nothing():
     loaded = {name for name in sys.modules if name.split(".")[0] in ("aiohttp", "boardclient")}
-    assert "boardclient.testing.plugin" in loaded
+    assert "boardclient._pytest_plugin" in loaded
     assert not {"aiohttp", "boardclient.testing._service", "boardclient.testing._rules"} & loaded
 """
 

@@ -10,7 +10,6 @@ import threading
 import aiohttp
 import pytest
 
-from boardclient import testing
 from boardclient.testing import BoardService, playground
 
 
@@ -198,15 +197,6 @@ async def test_a_taken_port_is_an_error_in_a_loop_and_in_a_thread(service):
         await second.start()
     with pytest.raises(OSError, match="address"):
         second.__enter__()
-
-
-def test_the_package_names_what_it_has():
-    """`__all__` and `dir` of `boardclient.testing` agree, and another name is an AttributeError."""
-    assert set(testing.__all__) <= set(dir(testing))
-    assert all(getattr(testing, name) is not None for name in testing.__all__)
-    assert testing.__getattr__("faults") is testing.faults
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = testing.nothing
 
 
 def test_the_typed_options_are_those_of_the_session_and_the_credentials():
