@@ -93,24 +93,17 @@ class FileTokenStore(AccountStore):
 
     @raises_without_frames
     async def _change(self, account: str, change: Change[T]) -> T:
-        outcome = await asyncio.to_thread(self._attempt, account, change)
-        if isinstance(outcome, CredentialError):
-            raise outcome
-        return outcome
+        return await asyncio.to_thread(self._attempt, account, change)
 
-    def _attempt(self, account: str, change: Change[T]) -> T | CredentialError:
-        """Do a step in a thread. Return its result or an error, without the frames of the step."""
+    def _attempt(self, account: str, change: Change[T]) -> T:
+        """Do a step, in a thread."""
         try:
             with _one_step:
                 return self._step(account, change)
-        except CredentialError as refusal:
-            return refusal.with_traceback(None)
         except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # OverflowError: an integer beyond 64 bits
-            cause = error.with_traceback(None)
+            cause = error
         why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, str(cause))
-        failure = CredentialError(f"the token store {self._path} can't be used: {why}")
-        failure.__cause__ = cause
-        return failure
+        raise CredentialError(f"the token store {self._path} can't be used: {why}") from cause
 
     def _step(self, account: str, change: Change[T]) -> T:
         is_empty = self._make_file() == 0
