@@ -85,14 +85,6 @@ def raises_without_frames(function: F) -> F:
     return cast("F", called)
 
 
-def redacted(text: bytes, secrets: Iterable[str], kept_bytes: int | None = None) -> bytes:
-    """Return the text with `***` in place of each secret.
-
-    With `kept_bytes` only so many bytes of the text are kept. A secret at the cut is replaced as a whole.
-    """
-    return masked(text, forms_of(secrets), kept_bytes)
-
-
 def forms_of(secrets: Iterable[str]) -> frozenset[bytes]:
     """Return what to search for: the secrets, and their forms after each pass."""
     return frozenset(form for secret in secrets for form in _forms(secret))
@@ -104,7 +96,10 @@ def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
 
 
 def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> bytes:
-    """Return the text with `***` in place of these forms of secrets."""
+    """Return the text with `***` in place of these forms of secrets.
+
+    With `kept_bytes` only so many bytes of the text are kept. A secret at the cut is replaced as a whole.
+    """
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
     end = len(text) if kept_bytes is None else min(len(text), kept_bytes)
@@ -117,6 +112,11 @@ def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) 
         pieces += [text[at:start], b"***"]
         at = stop
     return b"".join([*pieces, text[at:end]])
+
+
+def masked_text(text: str, forms: frozenset[bytes]) -> str:
+    """Return the text of a header with `***` in place of these forms of secrets."""
+    return masked(text.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape")
 
 
 def _forms(secret: str) -> Iterator[bytes]:

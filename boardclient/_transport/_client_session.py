@@ -23,7 +23,7 @@ from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from boardclient._redaction import redacted
+from boardclient._redaction import forms_of, masked, masked_text
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._values import (
@@ -266,14 +266,14 @@ class ShownResponse(aiohttp.ClientResponse):
 
     def _show(self, received: RawResponse, outgoing: Outgoing) -> None:
         """Leave nothing in the response that instruments may not see."""
-        secrets = secrets_of(outgoing.url, outgoing.body, outgoing.content_type)
+        forms = forms_of(secrets_of(outgoing.url, outgoing.body, outgoing.content_type))
         is_token = outgoing.content_type == FORM_TYPE and outgoing.body is not None and received.is_success
-        headers, body = shown_response(received.headers, received.body, secrets, is_token=is_token)
+        headers, body = shown_response(received.headers, received.body, forms, is_token=is_token)
         self._headers = CIMultiDictProxy(headers)
         self._cache = {}  # of properties that were asked for before
         self._raw_headers = tuple((name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers.items())
         self._raw_cookie_headers = tuple(headers.getall("Set-Cookie", ())) or None
-        self.reason = shown_text(self.reason or "", secrets)
+        self.reason = masked_text(self.reason or "", forms)
         self._body = body
         self.content = _stream(body, self._loop)
 
@@ -314,30 +314,18 @@ def _decoded(text: str) -> Any:
         return None
 
 
-def shown_headers(headers: Mapping[str, str], secrets: list[str]) -> CIMultiDict[str]:
-    """Return headers with `***` in place of the secrets, in names too."""
-    return CIMultiDict((shown_text(name, secrets), shown_text(value, secrets)) for name, value in headers.items())
-
-
-def shown_text(text: str, secrets: list[str]) -> str:
-    """Return a text with `***` in place of the secrets."""
-    if not secrets:
-        return text
-    return redacted(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
-
-
 def shown_response(
-    headers: Mapping[str, str], body: bytes, secrets: list[str], *, is_token: bool
+    headers: Mapping[str, str], body: bytes, forms: frozenset[bytes], *, is_token: bool
 ) -> tuple[CIMultiDict[str], bytes]:
     """Return the headers and the decoded body of a response without secrets, and of a token without all its texts."""
     if is_token:
         value = _decoded(body.decode("utf-8", "replace"))
         found: list[str] = []
         body = json.dumps(_without_texts(value, found)).encode()
-        secrets = [*secrets, *found]
-    elif secrets:
-        body = redacted(body, secrets)
-    shown = shown_headers(headers, secrets)
+        forms |= forms_of(found)
+    else:
+        body = masked(body, forms)
+    shown = CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
     for name in _REPLACED:
         shown.popall(name, None)
     shown["Content-Length"] = str(len(body))

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from boardclient import _wire
 from boardclient._activities import guarded, log_failure
 from boardclient._operations import Request
-from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
+from boardclient._redaction import forms_of, is_free_of, masked, masked_text, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport._values import RawResponse
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError, ShownRequest
@@ -135,7 +135,7 @@ class Credentials:
         forms = self._forms_with(others)
         if is_free_of(text.encode("utf-8", "surrogateescape"), forms):
             return CIMultiDict(headers)
-        return CIMultiDict((_masked_text(name, forms), _masked_text(value, forms)) for name, value in headers.items())
+        return CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
 
     def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
         """Return what to search for to find these and the other credentials."""
@@ -145,10 +145,6 @@ class Credentials:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("credentials are not pickled")
-
-
-def _masked_text(text: str, forms: frozenset[bytes]) -> str:
-    return masked(text.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape")
 
 
 class Exchange(Protocol):
