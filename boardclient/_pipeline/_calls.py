@@ -173,19 +173,8 @@ class CallContext(Progress):
 
     def begin_attempt(self, call: Activity) -> Mapping[str, str]:
         """Notify the instruments of an attempt, and return the headers that they add to it."""
-        self.attempt_activity = attempt = Activity(
-            kind="attempt",
-            operation=call.operation,
-            instruments=call.instruments,
-            call_id=call.call_id,
-            account=call.account,
-            parent=call,
-            method=call.method,
-            path=call.path,
-            root=call.root,
-            template=call.template,
-            number=len(self.attempts) + 1,
-        ).begin()
+        attempt = attrs.evolve(call, kind="attempt", parent=call, number=len(self.attempts) + 1)
+        self.attempt_activity = attempt.begin()
         return attempt.headers
 
     def begin_sending(self, stage: Stage = "send") -> None:
