@@ -24,7 +24,7 @@ from boardclient._redaction import takes_secrets
 if TYPE_CHECKING:
     from boardclient._pace._shared import SharedController
 
-__all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace", "ReportingLimiter"]
+__all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace"]
 
 _Waiter = asyncio.Future[PacedAttempt]
 
@@ -32,25 +32,9 @@ _Waiter = asyncio.Future[PacedAttempt]
 class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):
     """An asynchronous context manager that is entered around each attempt.
 
-    `Pace` and `aiolimiter.AsyncLimiter` are limiters.
+    `Pace` and `aiolimiter.AsyncLimiter` are limiters. One with a method `report(status, retry_after, seconds)` also receives the
+    result of each attempt, as `Pace.report` does: inside its block, and in the task that entered it.
     """
-
-
-class ReportingLimiter(Limiter, Protocol):
-    """A limiter that also receives the result of each attempt.
-
-    `report` is called inside the limiter's block, by the task that entered it.
-    """
-
-    def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
-        """Receive the result of an attempt.
-
-        Args:
-            status: The status of the response, or None without a response.
-            retry_after: The seconds for which the service asked to wait, or None.
-            seconds: The duration of the attempt in seconds.
-        """
-        ...
 
 
 @takes_secrets  # a URL with a password is refused
