@@ -79,9 +79,8 @@ class CallOptions:
     Args:
         limiter: The limiter of the attempts, in place of the session's. None, the default, keeps the session's.
         is_of_run: If True, the retry policy leaves to the bulk run what the run alone may decide: creations that may have been
-            done, and responses that ask for fewer requests. What a policy's `retry_error_callback` returns does not count. False
-            by default.
-        waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
+            done, and responses that ask for fewer requests. What a policy's `retry_error_callback` returns does not count.
+            Waiting for the limiter and for credentials does not count towards the deadline. False by default.
         may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
             default: it may be written.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
@@ -90,7 +89,6 @@ class CallOptions:
 
     limiter: GuardedLimiter | None = None
     is_of_run: bool = attrs.field(default=False, kw_only=True)
-    waits_count: bool = attrs.field(default=True, kw_only=True)
     may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
 
@@ -359,14 +357,14 @@ class InFlightCalls:
                 context.withdraw()
 
     def suspend(self, context: CallContext) -> None:
-        """Suspend the deadline of a call, unless its waits count."""
-        if not context.options.waits_count:
+        """Suspend the deadline of a call, if it is one of a bulk run."""
+        if context.options.is_of_run:
             context.seconds_left = context.deadline - context.task.get_loop().time()
             context.deadline = math.inf
 
     def resume(self, context: CallContext) -> None:
         """Resume the deadline of a suspended call, unless the call is being ended."""
-        if context.options.waits_count or context.interruption is not None:
+        if not context.options.is_of_run or context.interruption is not None:
             return
         context.deadline = context.task.get_loop().time() + context.seconds_left
         if context.deadline < self._wake_at:

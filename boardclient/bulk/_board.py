@@ -174,7 +174,7 @@ class RunBoard:
             number += 1
             await self._hold.acquire()
             try:
-                value = await take(await self._caller.call(request, CallOptions(is_of_run=True, waits_count=False)))
+                value = await take(await self._caller.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
                 if isinstance(error, NotFoundError) and request.operation == operations.READ_CARD.name:
                     raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests

@@ -422,7 +422,7 @@ class Engine:
     async def _work(self) -> None:
         """Send one row after another until the run is halted, as the body of a worker."""
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
-        options = CallOptions(is_of_run=True, waits_count=False, may_send=self._ledger.may_send)
+        options = CallOptions(is_of_run=True, may_send=self._ledger.may_send)
         self._calls.append(options)
         failure: BoardClientError | None
         while (row := self._take() or await self._next()) is not None:
