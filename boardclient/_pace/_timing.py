@@ -25,17 +25,15 @@ _HEADROOM: Final = 1.75
 _SPARE: Final = 4
 
 
+@attrs.define(eq=False)
 class PacedAttempt:
     """An attempt that was started. Owned by the task that started it, until its end."""
 
-    __slots__ = ("outer", "rate", "serial", "started_at")
-
-    def __init__(self, serial: int, started_at: float, rate: float) -> None:
-        self.serial = serial
-        self.started_at = started_at
-        self.rate = rate
-        self.outer: PacedAttempt | None = None
-        """The attempt of the same task that encloses this one, if the pace is entered twice."""
+    serial: int
+    started_at: float
+    rate: float
+    outer: PacedAttempt | None = None
+    """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 
 class Schedule:
