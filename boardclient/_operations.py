@@ -73,16 +73,8 @@ class Operation(Generic[T]):
     signable_body: bool = True
     documented: frozenset[str] = frozenset()
     needs_body: bool = True
-    _before: str = attrs.field(init=False)
-    _identifier: str = attrs.field(init=False)
-    _after: str = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        # Split once and not for each request.
-        before, _, rest = self.path.partition("{")
-        identifier, _, after = rest.partition("}")
-        for name, value in (("_before", before), ("_identifier", identifier), ("_after", after)):
-            object.__setattr__(self, name, value)
+    _parts: list[str] = attrs.field(init=False, default=attrs.Factory(lambda self: re.split(r"[{}]", self.path), takes_self=True))
+    """The path, or what is before its identifier, the name of that, and what is after it."""
 
     def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
         """Build a request. A value of None is not sent, any other is, `""` and False included.
@@ -92,11 +84,12 @@ class Operation(Generic[T]):
         """
         fields = {} if self.fields is None else self.fields(**values)
         body = None if self.fields is None else encode(fields)
-        if not self._identifier:
+        if len(self._parts) == 1:
             return Request(self, self.path, body, fields=fields)
-        named = check_identifier(identifier, self._identifier)
+        before, name, after = self._parts
+        named = check_identifier(identifier, name)
         quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
-        return Request(self, self._before + quoted + self._after, body, named)
+        return Request(self, before + quoted + after, body, named)
 
     def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
         """Build a request from checked fields, if its path has no identifier."""
