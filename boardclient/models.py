@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from numbers import Real
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
@@ -240,11 +241,9 @@ def check_seconds(value: float, name: str, expected: str = "a number of seconds"
     Raises:
         TypeError: it is no number, or a Decimal, which can't be added to a float.
     """
-    try:
-        return 0.0 + value
-    except TypeError:
-        pass
-    raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+    return float(value)
 
 
 def check_identifier(value: object, name: str, /) -> str:

@@ -203,10 +203,7 @@ class Policy:
             retrying.copy()
         except Exception as error:
             why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
-        else:
-            why = ""
-        if why:
-            raise TypeError(why)
+            raise TypeError(why) from None
         self._retrying = retrying
         self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled: Final[bool] = retrying.enabled
