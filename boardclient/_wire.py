@@ -221,7 +221,7 @@ def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[st
 
 
 class _Texts(msgspec.Struct, gc=False):
-    """The texts of some models, see `models.ObjectTexts`. `array` is what they are split from when the first is read."""
+    """The texts of some models, from which their `extra` is read. `array` is what they are split from when the first is read."""
 
     fields: tuple[_Field, ...]
     elements: Sequence[Any] | None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from numbers import Real
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, get_type_hints
+from typing import Any, Final, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
 
@@ -24,22 +24,6 @@ class Position(enum.StrEnum):
 
     TOP = "top"
     BOTTOM = "bottom"
-
-
-class ObjectTexts(Protocol):
-    """The JSON texts of objects, from which `extra` of their models is read.
-
-    A model holds a tuple of these and a position. The cyclic garbage collector stops tracking such a tuple if it does not track
-    these either, so many models don't slow it down (https://docs.python.org/3/library/gc.html#gc.is_tracked).
-    """
-
-    def read(self, position: int, /) -> Extra:
-        """Return the undocumented fields of one object.
-
-        Raises:
-            DecodeError: its text is not JSON.
-        """
-        ...
 
 
 class WeaklyReferenceable:
@@ -117,9 +101,12 @@ def _extra() -> Extra:
 
 
 def _lazy_extra(cls: type[M]) -> type[M]:
-    """Let `extra` be given as `ObjectTexts` and a position in them.
+    """Let `extra` be given as a reader of JSON texts, and the position of the object in them.
 
-    The first access reads it. Its setter is that of the slot which attrs made, so building a model runs no code but `__init__`.
+    The first access calls `read(position)` of the reader, which raises a DecodeError if the text is not JSON. The cyclic garbage
+    collector stops tracking a tuple of the two if it does not track the reader, so many models don't slow it down
+    (https://docs.python.org/3/library/gc.html#gc.is_tracked). The setter of `extra` is that of the slot which attrs made, so
+    building a model runs no code but `__init__`.
     """
     slot = cast("Any", cls).extra
 
