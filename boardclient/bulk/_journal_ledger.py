@@ -48,7 +48,7 @@ _FIND_BY_CONTENT: Final = (
     " WHERE coalesce(state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
 )
 _DOUBTS: Final = (
-    "SELECT seq, key, content FROM rows LEFT JOIN outcomes USING (seq)"
+    "SELECT seq, content FROM rows LEFT JOIN outcomes USING (seq)"
     " WHERE run < ? AND coalesce(state, 'logged') IN ('logged', 'unknown') ORDER BY seq"
 )
 _BASELINE: Final = "SELECT card_id FROM baseline"
@@ -158,7 +158,7 @@ class RunFile:
         """Return the rows in doubt that the input of this run has not reached."""
         with self.journal.guarded():
             rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
-        return [Doubt(seq, key, read_content(content)) for seq, key, content in rows if not self._seen[seq]]
+        return [Doubt(seq, read_content(content)) for seq, content in rows if not self._seen[seq]]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

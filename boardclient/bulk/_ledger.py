@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from boardclient.bulk._life import Row, RowKey
+from boardclient.bulk._life import Row
 from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
@@ -26,7 +26,6 @@ class Doubt(NamedTuple):
     """A row of an earlier run in doubt. Its content is without a marker."""
 
     seq: int
-    key: RowKey
     content: Content
 
 
