@@ -9,6 +9,8 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 
+import attrs
+
 from boardclient import retry as _retry
 from boardclient._activities import observers_of
 from boardclient._environment import optional, required
@@ -137,7 +139,7 @@ class AsyncSession:
         followed_by = observers_of(observers)
         core = SessionCore(base_url, settings, Pool(settings, http), timeout, limiter, followed_by)
         self._pipeline = Pipeline(
-            core,
+            core=core,
             provider=credentials,
             policy=policy,
             timeout=timeout,
@@ -236,7 +238,7 @@ class AsyncSession:
     def _view(self, **changes: Any) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
         view._core, view._owns_core = self._core, False
-        view._pipeline = self._pipeline.replace(**changes)
+        view._pipeline = attrs.evolve(self._pipeline, **changes)
         return view
 
     def map(

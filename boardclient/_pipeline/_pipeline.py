@@ -14,6 +14,8 @@ from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import attrs
+
 from boardclient import retry as _retry
 from boardclient._activities import (
     INSTALLED,
@@ -55,41 +57,28 @@ _WARNINGS: Final = {
 """What errors add, by their effect, if a second request would do more than the first."""
 
 
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # slots would need the attributes below declared as well
 class Pipeline:
     """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
 
-    def __init__(
-        self,
-        core: SessionCore,
-        *,
-        provider: CredentialProvider,
-        policy: _retry.Policy | None,
-        timeout: float | None,
-        limiter: Limiter | None,
-        observers: Observers | None,
-        credentials_in: CredentialsIn,
-    ) -> None:
-        check_timeout(timeout)
-        self.provider = provider
-        self.max_connections: Final[int] = core.pool.max_connections
-        self.slots: Final[ConnectionSlots] = core.slots
-        self.policy = policy
-        self.timeout = timeout
-        self.limiter = limiter
-        self.observers = observers
-        self.credentials_in: CredentialsIn = credentials_in
-        self._core = core
-        self._in_flight: Final = core.in_flight
-        self._root: Final = core.base_url
-        self._guarded_provider: Final = GuardedProvider(provider, core)
-        self._guarded_limiter: Final = None if limiter is None else GuardedLimiter(limiter)
+    core: SessionCore
+    provider: CredentialProvider
+    policy: _retry.Policy | None
+    timeout: float | None
+    limiter: Limiter | None
+    observers: Observers | None
+    credentials_in: CredentialsIn
+
+    def __attrs_post_init__(self) -> None:
+        check_timeout(self.timeout)
+        core, policy = self.core, self.policy
+        self.max_connections: int = core.pool.max_connections
+        self.slots: ConnectionSlots = core.slots
+        self._in_flight, self._root = core.in_flight, core.base_url
+        self._guarded_provider = GuardedProvider(self.provider, core)
+        self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
         self._note_success = _nothing if policy is None else policy.note_success
         self._sees_first = policy is not None and policy.sees_first_attempt
-
-    def replace(self, **changes: Any) -> Pipeline:
-        """Return a pipeline on the same core with other options."""
-        names = ("provider", "policy", "timeout", "limiter", "observers", "credentials_in")
-        return Pipeline(self._core, **({name: getattr(self, name) for name in names} | changes))
 
     # --- a call, from its beginning to its end
 
@@ -110,7 +99,7 @@ class Pipeline:
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continued(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
-                context.note_end(self._core.host)
+                context.note_end(self.core.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
         finally:
@@ -138,7 +127,7 @@ class Pipeline:
         raised.__traceback__ = frames  # before observers run: what they raise has it as its context
         if frames is None:
             raised.__context__ = None
-        error = context.note_end(self._core.host, raised) or raised
+        error = context.note_end(self.core.host, raised) or raised
         if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
             error = raised
         if isinstance(error, BoardClientError):
@@ -255,13 +244,11 @@ class Pipeline:
         headers = request.headers
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
-        response = await self._core.pool.send(
-            definition.method, self._root + signed.target, signed.body, context, headers=headers
-        )
+        response = await self.core.pool.send(definition.method, self._root + signed.target, signed.body, context, headers=headers)
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)
-            outcome = outcome_of(request, response, context.effect, time(), self._core.host)
+            outcome = outcome_of(request, response, context.effect, time(), self.core.host)
             return self._recorded(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
@@ -273,7 +260,7 @@ class Pipeline:
         except DecodeError as error:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
             shown = credentials.redact(response, *context.used)
-            return self._recorded(context, response, unreadable(request, error, shown, self._core.host))
+            return self._recorded(context, response, unreadable(request, error, shown, self.core.host))
         return self._recorded(context, response, value) if context.is_recorded else value
 
     def _recorded(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
@@ -309,11 +296,11 @@ class Pipeline:
                 return renewed
             if renewed == rejected:
                 return outcome
-            if self._core.count_renewal(renewed) and (call := context.activity) is not None:
+            if self.core.count_renewal(renewed) and (call := context.activity) is not None:
                 from boardclient.events import CredentialsRenewed  # for calls that are followed
 
                 call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
-            self._core.replays += 1
+            self.core.replays += 1
             outcome = await self._attempt(request, context, renewed)
             if not isinstance(outcome, AuthenticationError):
                 return outcome
@@ -351,7 +338,7 @@ class Pipeline:
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
         context.note_pause(seconds)
         context.waits_for = "the pause before the next attempt"
-        self._core.retries += 1
+        self.core.retries += 1
         if (call := context.activity) is not None:
             from boardclient.events import RetryScheduled  # for calls that are followed
 
