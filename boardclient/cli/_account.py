@@ -40,8 +40,10 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
 
     \b
     It needs:
-      BOARDCLIENT_BASE_URL or --base-url, BOARDCLIENT_AUTH_URL or --auth-url, BOARDCLIENT_AUTHORIZE_URL,
-      BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET, and BOARDCLIENT_KEY if an API key is used
+      BOARDCLIENT_BASE_URL or --base-url, BOARDCLIENT_AUTH_URL or --auth-url,
+      BOARDCLIENT_AUTHORIZE_URL, BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET,
+      and BOARDCLIENT_KEY if an API key is used
+
     A client that is registered for one redirect address needs BOARDCLIENT_REDIRECT_URI, too. Scopes belong to the page's
     address: BOARDCLIENT_AUTHORIZE_URL=https://board.example/authorize?scope=read%20write
 

@@ -220,18 +220,20 @@ def app(**options: Any) -> None:
       BOARDCLIENT_TOKEN          the access token, in place of boardclient login
       BOARDCLIENT_KEY            the API key, if one is used
       BOARDCLIENT_AUTH_URL       where tokens are exchanged
-      BOARDCLIENT_AUTHORIZE_URL  the page on which users sign in; the service's interface shows none
-      BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET   the registered client, for login
+      BOARDCLIENT_AUTHORIZE_URL  the page on which users sign in
+      BOARDCLIENT_CLIENT_ID      the registered client, for login
+      BOARDCLIENT_CLIENT_SECRET  its secret
       BOARDCLIENT_REDIRECT_URI   where the client is registered to return to
-      BOARDCLIENT_BOARD, BOARDCLIENT_TIMEZONE   in place of --board and --timezone
-      BOARDCLIENT_LOG            info logs calls on stderr, debug also their attempts
+      BOARDCLIENT_BOARD          in place of --board
+      BOARDCLIENT_TIMEZONE       in place of --timezone
+      BOARDCLIENT_LOG            info logs calls on stderr, debug their attempts
       NO_COLOR                   print without colours
     Credentials are never options, since process lists show options.
 
     \b
     Exit codes:
       0         done
-      1         the service or the network failed, a row failed, or the output could not be written
+      1         the service, the network, a row or the output failed
       2         bad usage, configuration or file, or refused: nothing was changed
       3         import: some rows are not proven to exist
       4         no credentials, or the service refuses them

@@ -119,12 +119,12 @@ def import_(**options: Any) -> None:
     Columns, in any order:
       name       required
       desc       the description
-      due        a date or date-time; without an offset it is in the zone of --timezone
+      due        a date or date-time, without an offset in --timezone
       pos        top or bottom
       list       an identifier, or the name of an open list
       reference  your own identifier of the row, never sent
-      board      with --engine: an identifier, or the name of a board that this machine knows
-      account    with --engine: who creates the card, by the tokens that the ledger's database has
+      board      with --engine: an identifier, or a name that is known here
+      account    with --engine: whose token in the ledger creates the card
     An empty cell, a missing one and null are not sent.
 
     Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line. Every
@@ -140,9 +140,10 @@ def import_(**options: Any) -> None:
     \b
     Exit codes:
       0         every row exists exactly once
-      1         some rows failed, or the board shows lost or second cards; each failed row and second card is named
-      2         bad usage, file or journal, or rows equal cards that were there before; no card was created
-      3         nothing failed, but some rows are not proven to exist; each is named on stderr
+      1         rows failed or were not sent, or have two cards or none any more
+      2         bad usage, file or journal, or rows equal cards that existed;
+                no card was created
+      3         nothing failed, but some rows are not proven to exist
       4         no credentials, or the service refuses them
       130, 143  ended by SIGINT, SIGTERM; the counts so far are printed
 
@@ -150,8 +151,10 @@ def import_(**options: Any) -> None:
     Examples:
       boardclient import cards.csv --board Roadmap --preview
       boardclient import cards.csv --board Roadmap --marker
-      boardclient import tasks.csv --board Roadmap --list "To Do" --map name=Title --skip Notes --date-format %d.%m.%Y
-      psql -c "copy (select name from tasks) to stdout csv header" | boardclient import - --board Roadmap --list "To Do"
+      boardclient import tasks.csv --board Roadmap --list "To Do" \\
+        --map name=Title --skip Notes --date-format %d.%m.%Y
+      psql -c "copy (select name from tasks) to stdout csv header" |
+        boardclient import - --board Roadmap --list "To Do"
     """
     chosen = ImportOptions(**options).checked()
     is_resumable = chosen.journal is not None or chosen.engine is not None

@@ -43,6 +43,7 @@ async def journal_show(file: Path) -> Mapping[str, object]:
       logged   sent or about to be sent, result not known yet
       unknown  the card may exist or not
       undone   the card was deleted again; the next run sends the row
+
     rows is their sum, and rows_in_file is the number of rows in the file of the last run.
 
     Example:  boardclient journal show cards.csv.journal
