@@ -77,6 +77,18 @@ async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World)
     assert sorted(undo.deleted) == sorted([cards[0]["id"], cards[1]["id"]])
 
 
+async def test_a_card_that_is_not_listed_is_compared_as_one_that_is(world: World) -> None:
+    """A listing that is cut off hides neither what was changed nor what was not."""
+    await world.finish(world.drafts(*range(3)))
+    renamed, *_ = world.service.rules.cards.values()
+    renamed.name = "another"
+    world.service.faults.add(world.service.faults.foreign_body(b"[]"), "boards.cards")
+    undo = await world.session.cards.plan_undo(world.path)
+    assert [(kept.card.name, kept.why) for kept in undo.kept] == [("another", "was renamed")]
+    await undo.run()
+    assert (len(undo.deleted), world.there) == (2, ["another"])
+
+
 async def test_a_board_that_can_t_be_read_ends_the_plan(world: World) -> None:
     """Nothing is taken for gone if the reads of single cards fail."""
     await world.finish(world.drafts(0))
