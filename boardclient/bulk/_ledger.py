@@ -46,7 +46,7 @@ class Ledger:
     def __init__(self, secret: bytes | None = None) -> None:
         self.secret: bytes = secret or secrets.token_bytes(16)
         """The secret from which markers are derived."""
-        self.seen = IdSet()
+        self.seen: IdSet = IdSet()
         """The identifiers that responses to this run have named, and those of cards that it knows. The engine adds them."""
         self._baseline: IdSet | None = None
 
