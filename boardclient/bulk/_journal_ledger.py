@@ -172,27 +172,34 @@ class RunFile:
     # --- rows
 
     def _find(self, keys: Sequence[RowKey], contents: Sequence[str]) -> dict[RowKey, _Known]:
-        """Look up rows by key, and those of another key by content."""
+        """Look up rows by key, and by content those that may have another key now."""
         known = {values[0]: _Known(*values) for values in self._select(_FIND, keys)}
-        if len(self._seen) > 1 and len(known) < len(keys):
-            self._find_renamed([(key, text) for key, text in zip(keys, contents, strict=True) if key not in known], known)
+        if len(self._seen) > 1:
+            rows = list(zip(keys, contents, strict=True))
+            if any(_may_be_another(key, text, known.get(key)) for key, text in rows):
+                self._find_moved(rows, known)
         return known
 
-    def _find_renamed(self, new: Sequence[tuple[RowKey, str]], known: dict[RowKey, _Known]) -> None:
+    def _find_moved(self, rows: Sequence[tuple[RowKey, str]], known: dict[RowKey, _Known]) -> None:
         """Find rows of earlier runs that have another key now, by their content."""
         if not self._knows_contents:
             self._connection.create_function("hash", 1, hash, deterministic=True)
             self._connection.execute("CREATE TEMP TABLE earlier AS SELECT hash(content) AS content, seq FROM rows ORDER BY 1, 2")
             self._connection.execute("CREATE INDEX temp.by_content ON earlier (content)")
             self._knows_contents = True
+        unmoved = {key for key, text in rows if key in known and known[key].content == text}
         found: dict[str, list[_Known]] = {}
-        for values in self._select(_FIND_BY_CONTENT, list({hash(text) for _, text in new})):
+        for values in self._select(_FIND_BY_CONTENT, list({hash(text) for key, text in rows if key not in unmoved})):
             row = _Known(*values)
-            if row.run < self.run and not self._seen[row.seq] and row.key not in known:
+            if row.run < self.run and not self._seen[row.seq] and row.key not in unmoved:
                 found.setdefault(row.content, []).append(row)
-        for key, text in new:
-            if found.get(text):
+        moved: set[RowKey] = set()
+        for key, text in rows:
+            if key in moved:
+                del known[key]  # that row has an earlier position now
+            if key not in unmoved and found.get(text) and _may_be_another(key, text, known.get(key)):
                 known[key] = found[text].pop(0)
+                moved.add(known[key].key)
 
     def _refusal(self, keys: Sequence[RowKey], contents: Sequence[str], known: Mapping[RowKey, _Known]) -> str | None:
         """Return why the rows can't be accepted, or None if they can."""
@@ -233,6 +240,9 @@ class RunFile:
         """Decide about a row of an earlier run, and log it again if it is to be sent: with a new number, as the mark expects."""
         self._seen[row.seq] = True
         if row.key != key:
+            # A row that was not created may have had this key. It is not in the input any more.
+            self._connection.execute("DELETE FROM outcomes WHERE seq = (SELECT seq FROM rows WHERE key = ?)", (key,))
+            self._connection.execute("DELETE FROM rows WHERE key = ?", (key,))
             self._connection.execute("UPDATE rows SET key = ? WHERE seq = ?", (key, row.seq))
         if row.state == "done":
             return row.seq, "done", row.detail
@@ -259,6 +269,14 @@ class RunFile:
         """Run a statement that ends in IN with the values, and yield the rows."""
         for part in _parts(values):
             yield from self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+
+
+def _may_be_another(key: RowKey, content: str, row: _Known | None) -> bool:
+    """Return True if a row of the input may be another one than the row that its key had.
+
+    A position is another row's once a row that was not created has been taken out before it.
+    """
+    return row is None or (isinstance(key, int) and row.content != content and row.state not in _UNCHANGEABLE)
 
 
 def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:

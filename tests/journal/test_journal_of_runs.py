@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -9,11 +11,17 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from boardclient import AsyncSession, BulkReport, CardDraft, JournalError
 from boardclient.bulk import resolve
 from boardclient.bulk.journal import note_undone, read_journal, read_rows, read_unknown
 from boardclient.testing import BoardService, faults
+from boardclient.testing.faults import Stage
+
+MOST_REFUSED = 4
+"""More refusals of row after row would be an outage, which a run waits out."""
 
 
 @attrs.define
@@ -45,14 +53,20 @@ class Trial:
         return Counter(card.name for card in await self.session.boards.cards(self.board_id))
 
 
-@pytest.fixture
-async def trial(path: Path) -> AsyncIterator[Trial]:
+@contextlib.asynccontextmanager
+async def trial_at(path: Path) -> AsyncIterator[Trial]:
     async with BoardService() as service, service.session() as session:
         board = await session.boards.create("Board")
         board_list = await session.lists.create("To Do", board_id=board.id)
         assert board.id
         assert board_list.id
         yield Trial(service, session, path, board.id, board_list.id)
+
+
+@pytest.fixture
+async def trial(path: Path) -> AsyncIterator[Trial]:
+    async with trial_at(path) as trial:
+        yield trial
 
 
 # --- the same rows again
@@ -84,6 +98,68 @@ async def test_an_equal_row_that_comes_later_is_a_row_of_its_own(trial: Trial) -
     assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already", "already", "created"]
     assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already"] * 3
     assert await trial.cards() == Counter("aab")
+
+
+@attrs.frozen
+class RefusedCapitals:
+    """A fault: cards whose names are in upper case are refused."""
+
+    service: BoardService
+
+    async def play(self, stage: Stage) -> None:
+        """Refuse the card, or create it."""
+        if self.service.calls[-1].body["name"].isupper():
+            await faults.status(400).play(stage)
+        else:
+            await stage.reply_answer()
+
+
+async def refuse(trial: Trial, names: str) -> None:
+    """Run an import whose rows in upper case are refused."""
+    trial.service.faults.add(RefusedCapitals(trial.service), "cards.create")
+    states, _ = await trial.run(trial.drafts(names))
+    assert states == ["failed" if name.isupper() else "created" for name in names]
+    trial.service.faults.clear()
+
+
+@pytest.mark.parametrize(
+    ("names", "mended"),
+    [
+        ("Ab", "b"),
+        ("aBcDef", "acef"),
+        ("ABccd", "ccd"),
+        ("aBc", "acc"),  # the mended row equals another one
+        ("aBCd", "aCd"),
+        ("aBc", "acbd"),
+        ("aB", "a"),
+    ],
+)
+async def test_failed_rows_may_be_taken_out_of_a_file_without_references(trial: Trial, names: str, mended: str) -> None:
+    """The rows behind them have other positions then. They are known by their content, and not sent again."""
+    await refuse(trial, names)
+    states, _ = await trial.run(trial.drafts(mended))
+    assert states.count("already") == sum(map(str.islower, names))
+    assert await trial.cards() == Counter(mended)
+    assert (await trial.run(trial.drafts(mended)))[0] == ["already"] * len(mended)
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_however_a_file_with_failed_rows_is_mended_each_row_has_one_card(data: st.DataObject, tmp_path_factory: Any) -> None:
+    """Failed rows are kept, changed or taken out, and rows are added at the end. Batches don't matter."""
+    names = data.draw(st.text("abXY", max_size=8).filter(lambda text: sum(map(str.isupper, text)) < MOST_REFUSED))
+    mended = "".join(data.draw(st.sampled_from([name, "", "a", "Z"])) if name.isupper() else name for name in names)
+    mended += data.draw(st.text("abc", max_size=3))
+
+    async def mend() -> None:
+        async with trial_at(tmp_path_factory.mktemp("mended") / "cards.journal") as trial:
+            await refuse(trial, names)
+            for states in ({"already", "created"}, {"already"}):
+                found, _ = await trial.run(iter(trial.drafts(mended)))
+                assert set(found) <= states
+            assert await trial.cards() == Counter(mended)
+
+    asyncio.run(mend())
 
 
 # --- settled by hand
