@@ -9,6 +9,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+import attrs
 import pytest
 from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, session_of
 from virtual_loop import Clock
@@ -137,6 +138,21 @@ async def test_the_own_acquire_of_a_subclass_is_called(wire: Any) -> None:
     async with session_of(Rotating("first-token", KEY)) as session:
         await session.boards.create("plans")
     assert body_of(wire, 0)["token"] == "rotated-token"
+
+
+@attrs.frozen
+class Scoped(Credentials):
+    """Credentials of an application, without a hash."""
+
+    scopes: list[str] = attrs.field(factory=list, kw_only=True)
+
+
+async def test_credentials_of_a_subclass_need_no_hash(wire: Any) -> None:
+    """An application may add a list to its own."""
+    wire.get(ANY, status=404)
+    async with session_of(Provider(Scoped(TOKEN, KEY, scopes=["read"]))) as session:
+        with pytest.raises(NotFoundError):
+            await session.cards.get("card-1")
 
 
 async def test_what_a_renewal_raises_is_the_cause(wire: Any) -> None:

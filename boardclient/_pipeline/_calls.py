@@ -118,7 +118,7 @@ class CallContext(Progress):
     """Whether the call has asked for credentials in place of rejected ones, which it does once."""
     credentials: Credentials | None = None
     """The credentials with which the last request was signed."""
-    used: frozenset[Credentials] = frozenset()
+    used: tuple[Credentials, ...] = ()
     """The credentials of the attempts in the history, which are redacted from all that comes later."""
     cancellations: int = 0
     """How often the call has cancelled its task."""
@@ -186,7 +186,8 @@ class CallContext(Progress):
         """Record the result of an attempt, whose `outcome` is its value or its error."""
         activity = self.attempt_activity
         assert self.credentials is not None  # noqa: S101 -- only signed requests have results
-        self.used |= {self.credentials}
+        if self.credentials not in self.used:
+            self.used += (self.credentials,)
         if not isinstance(result, RawResponse):
             return self.record(outcome, result.effect)
         if activity is not None:
@@ -279,7 +280,7 @@ class CallContext(Progress):
 
     def release(self) -> None:
         """Drop the credentials and the error, since frames of exceptions and readers of asyncio may keep the context."""
-        self.credentials, self.used, self.last_error = None, frozenset(), None
+        self.credentials, self.used, self.last_error = None, (), None
 
 
 def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
