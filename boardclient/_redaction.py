@@ -1,8 +1,8 @@
 """Texts without their secrets, as errors and instruments show them. No I/O.
 
 A response may hold a secret in any form. So it is searched as it is, and again after each of up to four passes that undo
-percent-encoding, JSON escapes and HTML character references. This finds a secret in mixed and nested forms with a plain search.
-(A regular expression compiled from the secret took up to 1.6 s to compile, and was exponential for some secrets.)
+percent-encoding, escapes of JSON and JavaScript, and HTML character references. This finds a secret in mixed and nested forms
+with a plain search. (A regular expression compiled from the secret took up to 1.6 s to compile, and was exponential for some.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LONGEST_FORM: Final = 32
 _SHORTEST_FORM: Final = 4
 """An unescaped form of fewer bytes is not searched for: it would be found everywhere."""
 _ESCAPE: Final = re.compile(
-    rb"%([0-9A-Fa-f]{2})"
+    rb"(?:%|\\x)([0-9A-Fa-f]{2})"
     rb"|\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})"
-    rb"|\\u([0-9A-Fa-f]{4})"
+    rb"|[\\%]u([0-9A-Fa-f]{4})"
     rb"|\\([\"\\/bfnrt])"
     rb"|(&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&(?:amp|lt|gt|quot|apos);)"
 )
@@ -125,6 +125,7 @@ def _forms(secret: str) -> Iterator[bytes]:
         if number == 0 or len(form) >= _SHORTEST_FORM:
             yield form
             yield form.replace(b" ", b"+")
+    yield secret.encode("utf-16-le")[:-1]  # in either byte order
 
 
 def _passes(text: bytes) -> Iterator[bytes]:

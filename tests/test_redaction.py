@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import time
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -24,6 +25,8 @@ WRITTEN = {
     "JSON in UTF-8": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     "JSON with slashes": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
     "HTML": html.escape,
+    "JavaScript": lambda text: re.sub(r"[!-/:-@[-`{-~]", lambda mark: f"\\x{ord(mark[0]):02x}", text),
+    "escape()": lambda text: re.sub(r"[!-/:-@[-`{-~]", lambda mark: f"%u{ord(mark[0]):04X}", text),
 }
 CORE = "canary4k7e9t3z"
 TEXT = st.text(st.sampled_from("aZ09%2fF+ /\\\"'&;uneé😀#x"), max_size=8)
@@ -51,6 +54,13 @@ def test_forms_within_forms(outer: str, inner: str) -> None:
     """A secret in a form that is written in a form again is found."""
     secret = f"ké&y/ 1\"{CORE}\\+%2f'"
     assert CORE.encode() not in redacted(WRITTEN[outer](WRITTEN[inner](secret)).encode(), secret)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_secret_in_utf_16_is_found(encoding: str) -> None:
+    """Only the first or last byte of it, which is zero, may stay."""
+    found = redacted(f"a {CORE} b".encode(encoding), CORE)
+    assert found.replace(b"\0", b"").endswith(b"a *** b")
 
 
 def test_what_unescapes_to_next_to_nothing_is_not_searched_for() -> None:
