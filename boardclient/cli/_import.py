@@ -35,7 +35,7 @@ _SAMPLE = 5
 """How many rows a preview shows."""
 _ROWS_PER_STEP = 500
 
-RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rate", "requests", "rejected", "rows", "audit")
+RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "rate", "requests", "rejected", "rows", "audit")
 """The fields of the result. `audit_error` joins them if the board could not be read at the end."""
 
 

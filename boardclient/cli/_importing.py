@@ -229,7 +229,7 @@ class ImportRun:
             note(f"{place}: {result.state}: {result.error}", fg=color)  # rich puts it above the bar
             self._failed.append({"row": row, "key": key, "state": result.state, "error": str(result.error)})
 
-    def _not_sent(self, report: BulkReport) -> int:
+    def _not_reached(self, report: BulkReport) -> int:
         return self.places.total() - sum(int(getattr(report, state)) for state in STATES)
 
     def _check(self, report: BulkReport) -> None:
@@ -238,8 +238,8 @@ class ImportRun:
         if report.failed:
             again = "; the same command line sends them again" if is_resumable else ""
             raise CommandError(f"{plural(report.failed, 'row')} failed{again}")
-        if not_sent := self._not_sent(report):
-            raise CommandError(f"{plural(not_sent, 'row')} not sent; the same command line sends them")
+        if not_reached := self._not_reached(report):
+            raise CommandError(f"{plural(not_reached, 'row')} not sent; the same command line sends them")
         if audit is not None and audit.is_wrong:
             raise CommandError("some rows have no card any more, or more than one: see above")
         if report.unknown:
@@ -261,9 +261,9 @@ class ImportRun:
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         counts = {state: getattr(report, state) for state in STATES}
-        not_sent = self._not_sent(report)
+        not_reached = self._not_reached(report)
         if self.options.fields is not None:
-            values = {**counts, "not_sent": not_sent, "rows": self._failed}
+            values = {**counts, "not_reached": not_reached, "rows": self._failed}
             values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}
             if report.audit is not None:
                 values["audit"] = {field.name: _named(getattr(report.audit, field.name)) for field in attrs.fields(BulkAudit)}
@@ -272,7 +272,7 @@ class ImportRun:
             show("", values, self.options.fields)
             return
         text = ", ".join(f"{state} {count}" for state, count in counts.items() if count or state != "already")
-        text += f", not sent {not_sent}" if not_sent else ""
+        text += f", not reached {not_reached}" if not_reached else ""
         out(f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)")
 
 

@@ -118,7 +118,7 @@ def note(text: str, *, fg: str | None = None) -> None:
 def out_json(value: object) -> None:
     """Print a value as one line of JSON on standard output. A number that JSON can't hold, such as 1e400, becomes null."""
     finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
-    text = json.dumps(finite, ensure_ascii=False)
+    text = json.dumps(finite, ensure_ascii=not (sys.stdout.encoding or "utf").lower().startswith("utf"))
     escaped = (f"\\u{ord(mark):04x}" if escape(mark) != mark else mark for mark in text)  # JSON has no escape such as \x7f
     click.echo(text if text.isprintable() else "".join(escaped), file=sys.stdout)
 

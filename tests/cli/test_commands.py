@@ -304,10 +304,12 @@ def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board
     monkeypatch.setenv("BOARDCLIENT_KEY", board_service.key)
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    with pytest.raises(SystemExit) as caught:
-        main(["board", "create", "Zürich"])
-    assert caught.value.code == 0
+    for argv in (["board", "create", "Zürich"], ["board", "create", "Zürich 😀", "--json"]):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 0
     assert b"Z\\xfcrich" in raw.getvalue()
+    assert json.loads(raw.getvalue().splitlines()[-1])["name"] == "Zürich 😀"
 
 
 @pytest.mark.parametrize(

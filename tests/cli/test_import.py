@@ -40,7 +40,7 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
         "already": 0,
         "failed": 0,
         "unknown": 0,
-        "not_sent": 0,
+        "not_reached": 0,
         "requests": 2,
         "rejected": 0,
         "rows": [],
@@ -205,7 +205,7 @@ def test_a_token_that_is_refused_during_an_import_ends_it(cli, board_service: Bo
     code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1", "--json")
     assert code == 4
     found = summary(out)
-    assert (found["created"], found["not_sent"] + found["failed"]) == (1, 2)
+    assert (found["created"], found["not_reached"] + found["failed"]) == (1, 2)
     assert "obtain a new token" in err
 
 

@@ -51,7 +51,7 @@ def test_after_a_signal_requests_finish_and_the_same_command_does_the_rest(
     assert result.err == f"boardclient: ended by {number.name}; the same command line resumes it\n"
     found = summary(result.out)
     assert counts(found) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
-    assert (found["not_sent"], found["rows"]) == (5, [])
+    assert (found["not_reached"], found["rows"]) == (5, [])
     assert names(board_service) == ALL_NINE[:4]
 
     board_service.faults.clear()
@@ -73,7 +73,7 @@ def test_a_second_signal_stops_at_once_and_the_same_command_finds_what_was_done(
     assert result.code == 130
     found = summary(result.out)
     assert counts(found) == {"created": 2, "already": 0, "failed": 0, "unknown": 2}
-    assert found["not_sent"] == 5
+    assert found["not_reached"] == 5
     *lines, last = result.err.splitlines()
     assert len([line for line in lines if ": unknown: POST /1/cards: the run ended before the response came" in line]) == 2
     assert last == "boardclient: ended by SIGINT; the same command line resumes it"
@@ -85,12 +85,12 @@ def test_a_second_signal_stops_at_once_and_the_same_command_finds_what_was_done(
     assert names(board_service) == ALL_NINE
 
 
-def test_rows_that_were_logged_and_not_sent_are_not_unknown(cli, board_service, board, csv_file, signals_on) -> None:
+def test_rows_that_were_logged_and_not_reached_are_not_unknown(cli, board_service, board, csv_file, signals_on) -> None:
     board_service.faults.add(board_service.faults.hang(), "cards.create")
     signals_on("cards.create", 1, signal.SIGTERM, signal.SIGINT)
     code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
     assert code == 143
-    assert out.startswith("created 0, failed 0, unknown 1, not sent 8 in ")
+    assert out.startswith("created 0, failed 0, unknown 1, not reached 8 in ")
     named, ended = err.splitlines()
     assert named.startswith("row 2 (reference 'r-1'): unknown: POST /1/cards: the run ended before the response came; ")
     assert ended == "boardclient: ended by SIGTERM; the same command line resumes it"
@@ -102,7 +102,7 @@ def test_without_a_journal_rows_in_flight_are_named_too(cli, board_service, boar
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NINE.encode())))
     code, out, err = cli("import", "-", *into(board), "--concurrency", "2")
     assert code == 130
-    assert out.startswith("created 0, failed 0, unknown 2, not sent 7 in ")
+    assert out.startswith("created 0, failed 0, unknown 2, not reached 7 in ")
     assert [line.partition(":")[0] for line in err.splitlines()] == [
         "row 2 (reference 'r-1')",
         "row 3 (reference 'r-2')",
@@ -118,7 +118,7 @@ def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: Bo
     line = ("import", csv_file(NINE), *into(board))
     code, out, err = cli(*line)
     assert code == 143
-    assert out.startswith("created 0, failed 0, unknown 0, not sent 9 in ")
+    assert out.startswith("created 0, failed 0, unknown 0, not reached 9 in ")
     assert err == "boardclient: ended by SIGTERM; the same command line resumes it\n"
     board_service.faults.clear()
     assert cli(*line).code == 0
@@ -262,8 +262,8 @@ def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardSe
     assert code == 1
     assert "was moved, removed or replaced while a run was using it" in err
     found = summary(out)
-    assert (found["failed"], found["unknown"], found["created"] + found["not_sent"]) == (0, 0, len(many))
-    assert found["not_sent"] > 0
+    assert (found["failed"], found["unknown"], found["created"] + found["not_reached"]) == (0, 0, len(many))
+    assert found["not_reached"] > 0
     away.rename(journal_of(path))
     assert cli(*line).code == 0
     assert names(board_service) == sorted(many)
