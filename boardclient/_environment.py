@@ -48,8 +48,8 @@ def find_location(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     try:
-        given.parent.resolve(strict=True)
         found = given.resolve()
+        found.parent.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"can't be used ({error})"
         raise JournalError(f"{given}: its folder {why}: create it, or check the path") from error

@@ -109,11 +109,13 @@ def test_only_the_owner_can_read_a_journal(path: Path) -> None:
     assert [item.stat().st_mode & 0o777 for item in path.parent.iterdir()] == [0o600] * 2
 
 
-@pytest.mark.parametrize("missing", ["folder", "place", "lock"])
+@pytest.mark.parametrize("missing", ["folder", "link", "place", "lock"])
 def test_a_place_that_can_not_be_used_is_named(path: Path, missing: str) -> None:
     """The message says what to do."""
     where = path / "no" / "journal" if missing == "folder" else path
-    if missing != "folder":
+    if missing == "link":
+        path.symlink_to(path.with_name("no") / "journal")
+    elif missing != "folder":
         path.with_name(f"{path.name}-{'new' if missing == 'place' else 'lock'}").mkdir()
     with pytest.raises(JournalError, match=r"create it|choose a folder that is writable|check the path"):
         write(where)
