@@ -79,7 +79,7 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
         code, out, err = await world.boardclient(*line)
         assert code == 0, err
         found = json.loads(out.splitlines()[-1])
-        assert [found[name] for name in ("created", "already", "failed", "unknown", "not_sent")] == [
+        assert [found[name] for name in ("created", "already", "failed", "unknown", "not_reached")] == [
             created,
             120 - created,
             0,
@@ -113,12 +113,12 @@ async def test_an_import_that_is_drained(world: World, tmp_path: Path) -> None:
     code, out, err = await importing
     found = json.loads(out.splitlines()[-1])
     assert code == 1, err
-    assert 1 <= found["not_sent"] == 40 - found["created"] < 40
-    assert f"{found['not_sent']} rows not sent; the same command line sends them" in err
+    assert 1 <= found["not_reached"] == 40 - found["created"] < 40
+    assert f"{found['not_reached']} rows not sent; the same command line sends them" in err
     world.service.latency = 0.0
     code, out, err = await world.boardclient(*line)
     assert code == 0, err
-    assert json.loads(out.splitlines()[-1])["created"] == found["not_sent"]
+    assert json.loads(out.splitlines()[-1])["created"] == found["not_reached"]
     assert await world.cards() == Counter(f"card {n}" for n in range(40))
 
 
@@ -136,7 +136,7 @@ async def test_rows_that_name_boards_and_accounts(world: World, ledger: str, tmp
         code, out, err = await world.boardclient(*line)
         assert code == exit_code, err
         found = json.loads(out.splitlines()[-1])
-        counts = [found[name] for name in ("created", "already", "failed", "not_sent")]
+        counts = [found[name] for name in ("created", "already", "failed", "not_reached")]
         assert counts == [created, already, 0, 30 - created - already]
         states = {part.job.rpartition(" ")[2]: part.state for part in await status(ledger)}
         assert states == {world.board_id: "done", "ada": "done", "bob": "done" if code == 0 else "consent"}
