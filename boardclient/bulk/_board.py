@@ -84,7 +84,7 @@ class RunBoard:
             await self._ledger.set_baseline(ids)
             self._baseline = IdSet(ids)
         if self._baseline is not None:
-            self._ledger.seen.taken = self._baseline
+            self._ledger.older.append(self._baseline)
 
     async def _ids(self, slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []

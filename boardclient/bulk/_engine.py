@@ -284,7 +284,7 @@ class Engine:
         why = None
         if not (card.id.isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
-        elif card.id in self._reconciler.unaccounted or not self._ledger.seen.add(card.id):
+        elif card.id in self._reconciler.unaccounted or not self._ledger.claim(card.id):
             row.named = card.id
             why = "the response names a card which is another row's or an older one"
         if why is not None:

@@ -89,6 +89,8 @@ class RunFile:
             file.set_meta("path", str(file.path))
             file.set_meta("inode", file.path.stat().st_ino)
             file.set_meta("total", total)
+        self.done = IdSet(self.ids(_DONE))
+        """The cards of rows of earlier runs."""
         if not is_rehearsal:
             file.lock.begin(file.meta.secret, self.run, self.last)
 
@@ -325,6 +327,7 @@ class JournalLedger(DurableLedger):
         super().__init__(file.journal.meta.secret)
         self.batch = batch
         self.is_new = file.last == 0
+        self.older.append(file.done)
         self.released = file.last  # those of earlier runs count as released
         self._file = file
         self._thread = thread

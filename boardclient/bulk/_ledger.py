@@ -48,7 +48,16 @@ class Ledger:
         """The secret from which markers are derived."""
         self.seen: IdSet = IdSet()
         """The identifiers that responses to this run have named, and those of cards that it knows. The engine adds them."""
+        self.older: list[IdSet] = []
+        """The identifiers of cards that were there before this run."""
         self._baseline: IdSet | None = None
+
+    def claim(self, card_id: str) -> bool:
+        """Note the card that a response names. Return False if it is another row's or an older one."""
+        for ids in self.older:
+            if card_id in ids:
+                return False
+        return self.seen.add(card_id)
 
     def is_in_input(self, card_id: str) -> bool:
         """Return False if the row of a confirmed card is not in the input any more."""

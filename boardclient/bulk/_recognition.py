@@ -62,17 +62,13 @@ class IdSet:
         """An open table of the hashes of the others, if there are any."""
         self._number = 0
         """How many it has: numbers other than 0, which marks a free place."""
-        self.taken: IdSet | None = None
-        """Others that can't be added."""
         self.repeated: int = sum(not self.add(identifier) for identifier in ids)
         """How many of `ids` were given before."""
 
     def add(self, identifier: str | int) -> bool:
-        """Add an identifier. Return False if the set had it, or it is taken."""
+        """Add an identifier. Return False if the set had it."""
         latest = self._latest
         if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
-            return False
-        if self.taken is not None and identifier in self.taken:
             return False
         latest.add(identifier)
         if len(latest) > _MOST_LATEST:

@@ -1,5 +1,6 @@
 """A second run with the same journal: what is skipped, what is looked for, and what is refused."""
 
+import json
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -68,6 +69,23 @@ async def test_rows_in_doubt_of_an_earlier_run_are_reconciled(world: World, mark
     assert (report.audit.recovered, report.audit.lost, report.audit.confirmed) == (1, 0, 6)
     assert report.audit.duplicated == report.audit.unexpected == ()
     assert {state for state, _ in kept(world.path).values()} == {"done", "waiting"}  # the one that was kept back
+
+
+@pytest.mark.parametrize("has_board", [True, False])
+@pytest.mark.parametrize("rows", [(9,), (9, *range(4)), (*range(4), 9)], ids=["gone", "later", "before"])
+async def test_a_card_of_an_earlier_run_is_no_other_row_s(world: World, rows: tuple[int, ...], has_board: bool) -> None:
+    """A service may answer a creation with a card that it takes for the same, wherever the input has the row of that card."""
+    options: dict[str, Any] = {} if has_board else {"board_id": None}
+    await world.finish(world.drafts(*range(4)), **options)
+    older, *_ = world.service.rules.cards
+    body = json.dumps({"id": older, "name": "card 9"}).encode()
+    world.service.faults.add(faults.foreign_body(body), "cards.create", call=5)
+    async with world.run(iter(world.drafts(*rows)), **options) as run:
+        results = {result.draft.name: result async for result in run}
+    new = results.pop("card 9")
+    assert new.state == ("created" if has_board else "unknown")  # the board proves that the row has no card yet
+    assert new.card is None or new.card.id != older
+    assert {result.state for result in results.values()} <= {"already"}
 
 
 async def test_rows_in_doubt_of_an_earlier_run_are_reported(world: World) -> None:
