@@ -789,18 +789,28 @@ async def test_a_marker_that_was_dropped_with_a_long_description_may_be_the_row_
     assert Counter(world.sent)["b"] == 1
 
 
-@pytest.mark.parametrize(("field", "is_found"), [("name", True), ("desc", True), (None, False)])
-async def test_a_marker_that_others_know_proves_with_the_name_or_the_whole_description(
-    world: World, field: str | None, is_found: bool
+@pytest.mark.parametrize(
+    ("name", "desc", "is_found"),
+    [
+        ("b", "see b", True),
+        ("Ask", "[b]", True),
+        ("Ask", "[B]\n\nanother text, cut o", True),
+        ("Ask", "forwarded: another text\n\n[b]", True),
+        ("Ask", "see b and c", False),
+        ("Ask", "see [b] and c", False),
+        ("Ask", "b", False),
+    ],
+)
+async def test_a_marker_that_others_know_proves_with_the_name_or_where_it_was_sent(
+    world: World, name: str, desc: str, is_found: bool
 ) -> None:
     """Any card may mention it: a colleague's is not taken for the row's."""
-    marked = {"name": "b", "desc": "see b"} if field == "name" else {"name": "Ask", "desc": "[b]" if field else "see b and c"}
     done = await run(
         world,
         "abcd",
         lost="b",
         marker=lambda draft: draft.name,
-        before_reading=lambda: add_card(world, marked["name"], desc=marked["desc"]),
+        before_reading=lambda: add_card(world, name, desc=desc),
     )
     assert done.states["b"] == ("created" if is_found else "unknown")
     assert Counter(world.sent)["b"] == 1
