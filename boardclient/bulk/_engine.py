@@ -41,6 +41,8 @@ _LOOK_SECONDS: Final = 0.02
 """How often a run looks whether more workers make it faster."""
 _LEAST_AHEAD: Final = 16
 """How many rows are taken from the input together, at least, if nothing is logged."""
+_MOST_REFUSED: Final = 10_000
+"""How many rows that an earlier run saw refused are kept for the end. Beyond that they are sent in the order of the input."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
 _RESEND_SECONDS: Final = 0.5
@@ -259,7 +261,6 @@ class Engine:
         if row.action == "send":
             if row.detail is not None:
                 self._refused_before.append(row)
-                row.detail = None
             elif self._options.board_id is None or (problem := self._board.problem(row)) is None:
                 self._happen(row, "admitted")
             else:
@@ -415,6 +416,8 @@ class Engine:
             self._is_exhausted = not rows
             for row in rows:
                 self._admit(row)
+            if len(self._refused_before) >= _MOST_REFUSED:
+                await self._admit_refused()
             self._dispatch()
 
     # --- the workers
@@ -531,10 +534,7 @@ class Engine:
             if not self._is_quiet:
                 await self._wait_for_change()
             elif self._refused_before:
-                rows, self._refused_before = self._refused_before, []
-                for row in rows:
-                    self._admit(row)
-                self._dispatch()
+                await self._admit_refused()
             elif self._refused:  # nothing is left to send that could show whose fault the refusals were
                 self._happen(self._refused.popleft(), "accepted another")
             elif self._doubted or (self._open_rows and self._has_grown and not self._kept_back):
@@ -557,6 +557,15 @@ class Engine:
                 self._tally.audit = await self._reconciler.audit()
             except BoardClientError as error:
                 self._tally.audit_error = error  # the results stay as they are
+
+    async def _admit_refused(self) -> None:
+        """Let some of the rows that an earlier run saw refused be sent."""
+        rows, self._refused_before = self._refused_before[: self._ahead], self._refused_before[self._ahead :]
+        await self._ledger.log_refused(rows)
+        for row in rows:
+            row.detail = None
+            self._admit(row)
+        self._dispatch()
 
     async def _reconcile(self) -> None:
         """Wait until every card that was sent must be listed, while new rows are sent. Then read the board."""
@@ -619,7 +628,7 @@ class Engine:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
         for timer in self._paused.values():
             timer.cancel()
-        places = (self._ready, self._refused_before, self._paused, self._refused, self._doubted, self._open_rows)
+        places = (self._ready, self._paused, self._refused, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
         for place in (*places, self._kept_back):
             place.clear()

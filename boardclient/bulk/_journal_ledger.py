@@ -53,7 +53,6 @@ _DOUBTS: Final = (
 )
 _BASELINE: Final = "SELECT card_id FROM baseline"
 _DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
-_DONE_BEFORE: Final = "SELECT detail FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND run < {}"
 _FIELDS: Final = ("name", "list", "description", "due date", "position")
 """The words for what a stored content holds, in its order."""
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
@@ -106,6 +105,8 @@ class RunFile:
     def admit(self, entries: Sequence[tuple[RowKey, CardDraft]], outcomes: Sequence[Outcome] = ()) -> list[Decision]:
         """Record outcomes, log the rows to be sent, and return what to do with each row. On return everything is on the disk.
 
+        Rows that an earlier run saw refused are not logged yet.
+
         Raises:
             JournalError: the file can't be written, a key comes twice in this run, or a row that may have been sent has other
                 content or another reference now. No row was logged, and in the latter cases the journal remains usable.
@@ -119,6 +120,12 @@ class RunFile:
             if refusal is None:
                 return self._log(keys, contents, known)
         raise JournalError(f"{self.journal.path}: {refusal}")
+
+    def log_refused(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Sequence[Outcome] = ()) -> list[int]:
+        """Record outcomes, and log rows that an earlier run saw refused. Return their new numbers."""
+        with self._transaction():
+            self._record(outcomes)
+            return [self._renumber(seq, content_text(draft)) for seq, draft in rows]
 
     def record(self, outcomes: Sequence[Outcome], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be rows'."""
@@ -239,7 +246,7 @@ class RunFile:
         return decisions
 
     def _log_again(self, key: RowKey, content: str, row: _Known) -> Decision:
-        """Decide about a row of an earlier run, and log it again if it is to be sent: with a new number, as the mark expects."""
+        """Decide about a row of an earlier run, and log it again if it is to be sent with the others."""
         self._seen[row.seq] = True
         if row.key != key:
             # A row that was not created may have had this key. It is not in the input any more.
@@ -250,11 +257,17 @@ class RunFile:
             return row.seq, "done", row.detail
         if row.state in _UNCHANGEABLE:
             return row.seq, "in doubt", row.detail
+        if row.state == "failed":
+            return row.seq, "send", row.detail  # logged by `log_refused`
+        return self._renumber(row.seq, content), "send", None
+
+    def _renumber(self, seq: int, content: str) -> int:
+        """Give a row that is sent again a new number, as the mark expects."""
         self.last += 1
-        values = (self.last, content, self.run, row.seq)
+        values = (self.last, content, self.run, seq)
         self._connection.execute("UPDATE rows SET seq = ?, content = ?, run = ? WHERE seq = ?", values)
-        self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (row.seq,))
-        return self.last, "send", row.detail if row.state == "failed" else None
+        self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (seq,))
+        return self.last
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
@@ -379,6 +392,13 @@ class JournalLedger(DurableLedger):
                 row.action, row.detail, row.is_earlier = action, detail, action == "in doubt"
         self._logged = self._file.last
 
+    async def log_refused(self, rows: Sequence[Row]) -> None:
+        """Log rows that an earlier run saw refused, right before they are sent."""
+        entries = [(row.seq, row.draft) for row in rows]
+        for row, seq in zip(rows, await self._do(self._file.log_refused, entries, self._take_pending()), strict=True):
+            row.seq = seq
+        self._logged = self._file.last
+
     def release(self, row: Row) -> None:
         """Note that a row may be sent. Called before its first request, if its number is above `released`.
 
@@ -424,7 +444,7 @@ class JournalLedger(DurableLedger):
         """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
 
         def count() -> int:
-            return sum(map(condition, self._file.ids(_DONE_BEFORE.format(self._file.run))))
+            return sum(card_id in self._file.done and condition(card_id) for card_id in self._file.ids(_DONE))
 
         return await self._do(count)
 

@@ -64,7 +64,13 @@ class Ledger:
         return True
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Decide what to do with rows, and set it on them. Those to be sent are logged on return."""
+        """Decide what to do with rows, and set it on them. Those to be sent are logged on return.
+
+        Those to be sent that have a `detail` were refused in an earlier run, and are not logged yet.
+        """
+
+    async def log_refused(self, rows: Sequence[Row]) -> None:
+        """Log rows that an earlier run saw refused, right before they are sent: after a kill they would be in doubt."""
 
     def release(self, row: Row) -> None:
         """Note that a row may be sent from now on. Called before its first request, if its number is above `released`."""

@@ -207,10 +207,15 @@ class PartLedger(DurableLedger):
                 row.action, row.detail = "done", detail
             elif state in {"logged", "unknown"}:
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
+            elif state == "failed":
+                row.detail = detail  # logged by `log_refused`
             else:
-                row.detail = detail if state == "failed" else None  # refused before, so the engine sends it last
                 sent.append(row.seq)
         await self._write(sent)
+
+    async def log_refused(self, rows: Sequence[Row]) -> None:
+        """Log rows that an earlier run saw refused, right before they are sent."""
+        await self._write([row.seq for row in rows])
 
     def release(self, row: Row) -> None:
         """Check right before a request that the part is still this worker's.

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
 
-from boardclient import BadRequestError, BulkProgress, Pace, RateLimitError
+from boardclient import BadRequestError, BulkProgress, CardDraft, Pace, RateLimitError
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -45,6 +47,77 @@ async def test_what_an_earlier_run_saw_refused_is_sent_after_all_others(
     again = await memory.results("abcdef", journal=path, concurrency=1, board_id=board_id)
     assert [name for name, _ in memory.sent] == [*"defab"]
     assert Counter(result.state for result in again) == {"failed": 2, "already": 1, "created": 3}
+
+
+def row(name: str) -> CardDraft:
+    return CardDraft(name, "list", reference=name)
+
+
+async def refused_before(moments: Moments, path: Path, number: int) -> tuple[Memory, list[CardDraft]]:
+    """Run rows of which a number are refused, each before one that is not."""
+    memory = Memory(moments, seconds=0.0)
+    rows = [row(f"{kind} {index}") for index in range(number) for kind in ("refused", "accepted")]
+    memory.script = {draft.name: [BadRequestError("400", 400)] for draft in rows[::2]}
+    await memory.results(rows, journal=path, concurrency=1)
+    memory.sent.clear()
+    return memory, rows
+
+
+async def test_what_an_earlier_run_saw_refused_is_not_in_doubt_until_it_is_sent(moments: Moments, path: Path) -> None:
+    """It is sent last, and a kill leaves in doubt what may have been sent."""
+    memory, rows = await refused_before(moments, path, 40)
+    failed: list[int] = []
+    call = memory.call
+
+    async def watched(request: Any) -> Any:
+        failed.append(read_journal(path).counts["failed"])
+        return await call(request)
+
+    memory.call = watched  # type: ignore[method-assign]  # -- what a kill at this moment would leave
+    results = await memory.results([*rows, *(row(str(number)) for number in range(60))], journal=path, concurrency=1)
+    assert Counter(result.state for result in results) == {"already": 40, "created": 100}
+    assert failed[:60] == [40] * 60
+    assert read_journal(path).counts["done"] == 140
+
+
+async def test_a_run_that_is_stopped_leaves_what_was_refused_before_as_it_was(moments: Moments, path: Path) -> None:
+    """The next run sends it after the others, too."""
+    memory, rows = await refused_before(moments, path, 4)
+    call = memory.call
+
+    async def stopping(request: Any) -> Any:
+        if request.operation == "cards.create":
+            run.stop()
+        return await call(request)
+
+    memory.call = stopping  # type: ignore[method-assign]  # -- stopped while the row is sent
+    async with memory.run([*rows, row("new"), row("last")], journal=path, concurrency=1) as run:
+        assert [result.state async for result in run][-1] == "created"
+    assert {state: number for state, number in read_journal(path).counts.items() if number} == {
+        "done": 5,
+        "failed": 4,
+        "waiting": 1,
+    }
+
+
+async def test_what_was_refused_before_is_not_kept_without_a_limit(
+    moments: Moments, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An input is consumed lazily, however much of it an earlier run saw refused."""
+    monkeypatch.setattr("boardclient.bulk._engine._MOST_REFUSED", 8)
+    memory, rows = await refused_before(moments, path, 400)
+    taken = 0
+
+    def drafts() -> Iterator[CardDraft]:
+        nonlocal taken
+        for draft in rows[::2]:
+            taken += 1
+            yield draft
+
+    async with memory.open_run(drafts(), journal=path, concurrency=1, board_id="board") as run:
+        async for _ in run:
+            assert taken < 400
+            break
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -721,6 +721,26 @@ async def test_a_card_of_an_earlier_run_that_is_gone_is_not_waited_for(world: Wo
     assert (again.report.created, again.report.already, again.audit.lost) == (1, 2, 1)
 
 
+async def test_a_row_in_doubt_of_an_earlier_run_that_is_sent_again_is_waited_for(world: World, passing_time: Any) -> None:
+    """Its card is as new as those of the other rows of this run."""
+    await run(world, "abc", lost="b", journal=world.path, unknown="report", settle=5.0)
+
+    def shape(operation: str, body: Any) -> Any:
+        is_new = operation == "boards.cards" and passing_time.now < until[0]
+        return [card for card in body if card["name"] != "b"] if is_new else body
+
+    until = [float("inf")]
+    world.service.rules.shape = shape
+
+    def note(progress: BulkProgress) -> None:
+        if "b" in world.there:
+            until[0] = min(until[0], passing_time.now + 3.0)
+
+    again = await run(world, "abcde", journal=world.path, settle=5.0, on_progress=note)
+    assert again.states["b"] == "created"
+    assert (again.audit.confirmed, again.audit.hidden, again.audit.is_sound) == (5, 0, True)
+
+
 @pytest.mark.parametrize("status", [500, 403])
 async def test_a_card_that_cannot_be_read_may_be_there(world: World, status: int, passing_time: Any) -> None:
     """Only 404 shows that a card is deleted. It is lost if its row is in the input: otherwise the row was taken out with it."""
