@@ -151,6 +151,14 @@ def test_a_service_that_is_shut_is_tried_rarely(tells: bool) -> None:
     assert outcome.accepted(170, 200) >= 0.85 * 20
 
 
+@pytest.mark.parametrize("lie", [0.0, 0.001])
+def test_a_service_that_is_shut_and_asks_for_no_pause_is_tried_rarely(lie: float) -> None:
+    """So does one that rounds down, or whose clock is behind. Once it is open, the limit is used."""
+    outcome = served(Shut(120.0, Bucket(20), begin=20.0), 200.0, tells=True, lie=lie)
+    assert sum(60 < at < 120 for at, _ in outcome.arrivals) <= (6 if lie == 0.0 else 60 / 0.15)
+    assert outcome.accepted(170, 200) >= 0.85 * 20
+
+
 @pytest.mark.parametrize("lie", [0.0, 60.0])
 def test_a_wrong_retry_after_does_little_harm(lie: float) -> None:
     """A bucket that asks for a pause of no or of too many seconds is used."""

@@ -411,10 +411,10 @@ class Search:
         """Hold all attempts, then make one at a time to see whether the block is over."""
         block.asks = True
         self._lowered = self.serial
-        if retry_after is None:
+        if not retry_after:  # "0" and a date that has passed, as of another clock, say nothing
             seconds = min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since)))
         else:
-            seconds = min(LONGEST_WAIT_SECONDS, max(0.0, retry_after))
+            seconds = min(LONGEST_WAIT_SECONDS, max(_PAUSE, retry_after))
             block.retry_at = now + seconds
         self._schedule.hold(now + seconds)
 
