@@ -316,8 +316,12 @@ def adopt(
         if before is not None and file.last == 0 and file.baseline is None:
             file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
-        pairs = zip(decisions, rows, strict=True)
-        file.record_adopted([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])
+        pairs = list(zip(decisions, rows, strict=True))
+        refused = [(seq, draft) for (seq, action, why), (_, draft, _) in pairs if action == "send" and why is not None]
+        new = dict(zip((seq for seq, _ in refused), file.log_refused(refused), strict=True))
+        file.record_adopted(
+            [(new.get(seq, seq), "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"]
+        )
 
 
 def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:
