@@ -64,6 +64,8 @@ class Undo:
         self._journal = journal
         self._board_id = ""
         self._rows: dict[str, JournalRow] = {}
+        self._over: list[str] = []
+        """The cards that do not exist any more, in the order in which they are noted."""
         self._shown: set[str] = set()
         """The fields that cards show when they are read one by one."""
 
@@ -82,10 +84,10 @@ class Undo:
                 if result.error is not None:
                     raise result.error
                 if result.value is None:
-                    self.gone.append(result.item)
+                    self._add(self.gone, result.item)
                 elif result.value.list_id is None:  # it may be on another board by now
                     self.kept.append(KeptCard(result.value, "is not listed any more"))
-                elif self._is_unchanged(result.value, self._shown):
+                elif self._is_unchanged(result.item, result.value, self._shown):
                     self.unchanged.append(result.item)
 
     async def run(self) -> None:
@@ -98,7 +100,7 @@ class Undo:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
             JournalError: the journal can't be written.
         """
-        over = [*self.gone]
+        noted = 0
         try:
             async with contextlib.aclosing(map_calls(self._caller, self._remove, self.unchanged, None)) as results:
                 async for result in results:
@@ -106,13 +108,11 @@ class Undo:
                         raise result.error
                     if result.error is not None:
                         self.failed[result.item] = result.error
-                    elif result.value:
-                        over.append(result.item)
-                    if len(over) >= _BATCH:
-                        batch, over = over, []
+                    if len(self._over) >= noted + _BATCH:
+                        noted, batch = len(self._over), self._over[noted:]
                         await self._note(batch)
         finally:
-            await self._note(over)
+            await self._note(self._over[noted:])
 
     async def _note(self, card_ids: Sequence[str]) -> None:
         await to_the_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
@@ -130,17 +130,27 @@ class Undo:
                 return card
         return None
 
-    async def _remove(self, card_id: str) -> bool:
-        """Delete a card, unless it was changed meanwhile. Return True if it does not exist any more."""
+    async def _remove(self, card_id: str) -> None:
+        """Delete a card, unless it was changed meanwhile."""
         card = await self._read(card_id)
         if card is None:
-            self.gone.append(card_id)
-        elif not self._is_unchanged(card, self._shown):
-            return False
-        else:
+            self._add(self.gone, card_id)
+        elif self._is_unchanged(card_id, card, self._shown):
+            self._add(self.deleted if await self._delete(card_id) else self.gone, card_id)
+
+    async def _delete(self, card_id: str) -> bool:
+        """Delete a card. Return False if somebody else has deleted it."""
+        try:
             await self._caller.call(operations.DELETE_CARD.request(card_id))
-            self.deleted.append(card_id)
+        except NotFoundError:
+            if await self._read(card_id) is not None:
+                raise
+            return False
         return True
+
+    def _add(self, ids: list[str], card_id: str) -> None:
+        ids.append(card_id)
+        self._over.append(card_id)
 
     # --- comparing
 
@@ -154,12 +164,12 @@ class Undo:
         sent = Counter(field for row, _ in listed for field in ("desc", "due") if getattr(row.content, field))
         # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
         shown |= {field for field, number in sent.items() if number == 1}
-        self.unchanged = [card.id for _, card in listed if self._is_unchanged(card, shown)]
+        self.unchanged = [card.id for _, card in listed if self._is_unchanged(card.id, card, shown)]
         return [card_id for card_id in self._rows if card_id not in by_id]
 
-    def _is_unchanged(self, card: Card, shown: set[str]) -> bool:
+    def _is_unchanged(self, card_id: str, card: Card, shown: set[str]) -> bool:
         """Return True if a card is as it was sent for its row. Otherwise note that it is kept, and why."""
-        row, desc = self._rows[card.id], card.desc or ""
+        row, desc = self._rows[card_id], card.desc or ""
         if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
             desc = marked[2] or ""
         now, sent = Content.of_card(attrs.evolve(card, desc=desc)), row.content

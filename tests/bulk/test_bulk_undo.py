@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from bulk_helpers import World
 
-from boardclient import JournalError, ServerError, SessionClosedError
+from boardclient import JournalError, NotFoundError, ServerError, SessionClosedError
 from boardclient.bulk.journal import read_journal
+from boardclient.testing.faults import Stage
 
 
 async def test_what_a_run_has_created_is_deleted_and_can_be_created_again(world: World) -> None:
@@ -60,6 +61,56 @@ async def test_only_cards_that_two_reads_do_not_find_are_gone(world: World) -> N
     world.service.faults.add(world.service.faults.status(404), "cards.get", call=len(world.service.calls_of("cards.get")) + 1)
     await undo.run()
     assert (len(undo.deleted), undo.failed, world.there) == (5, {}, [])
+
+
+async def test_a_card_that_somebody_else_deletes_meanwhile_is_gone(world: World) -> None:
+    """It is noted as the others are."""
+    await world.finish(world.drafts(*range(2)))
+    undo = await world.session.cards.plan_undo(world.path)
+    gone = undo.unchanged[0]
+
+    class Deleting:
+        async def play(self, stage: Stage) -> None:
+            world.service.rules.cards.pop(gone, None)
+            await stage.reply_answer()
+
+    world.service.faults.add(Deleting(), "cards.delete")
+    await undo.run()
+    assert (undo.gone, undo.deleted, undo.failed) == ([gone], undo.unchanged[1:], {})
+    assert read_journal(world.path).counts["undone"] == 2
+
+
+async def test_a_404_to_a_deletion_of_a_card_that_exists_is_an_error(world: World) -> None:
+    await world.finish(world.drafts(0))
+    world.service.faults.add(world.service.faults.status(404), "cards.delete")
+    undo = await world.session.cards.plan_undo(world.path)
+    await undo.run()
+    assert isinstance(undo.failed[undo.unchanged[0]], NotFoundError)
+    assert read_journal(world.path).counts["undone"] == 0
+
+
+async def test_a_card_that_is_read_with_another_form_of_its_identifier_is_deleted(world: World) -> None:
+    """What is asked for is the card, whatever its response calls it."""
+    await world.finish(world.drafts(0))
+    (card,) = world.service.rules.cards.values()
+    body = json.dumps({"id": f"{card.id}-long", "name": card.name, "desc": card.desc, "idList": card.list_id}).encode()
+    world.service.faults.add(world.service.faults.foreign_body(body), "cards.get")
+    world.service.faults.add(world.service.faults.foreign_body(b"[]"), "boards.cards")
+    undo = await world.session.cards.plan_undo(world.path)
+    await undo.run()
+    assert (undo.deleted, undo.failed, world.there) == ([card.id], {}, [])
+
+
+async def test_a_cancelled_undo_notes_each_card_that_it_has_deleted(world: World) -> None:
+    await world.finish(world.drafts(*range(9)))
+    undo = await world.session.cards.plan_undo(world.path)
+    running = asyncio.create_task(undo.run())
+    while len(undo.deleted) < 4:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert read_journal(world.path).counts["undone"] == len(undo.deleted)
 
 
 async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World) -> None:
