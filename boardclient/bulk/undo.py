@@ -139,7 +139,7 @@ class Undo:
             self._add(self.deleted if await self._delete(card_id) else self.gone, card_id)
 
     async def _delete(self, card_id: str) -> bool:
-        """Delete a card. Return False if somebody else has deleted it."""
+        """Delete a card. Return False if it was gone already."""
         try:
             await self._caller.call(operations.DELETE_CARD.request(card_id))
         except NotFoundError:

@@ -158,6 +158,8 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
         raise _no_token(f"{_names(fields, secrets)}; parse_token can take it from another shape")
+    if "\ufffd" in value:  # half of an emoji is read as U+FFFD
+        raise _no_token("it holds U+FFFD or half of an emoji")
     return Token(value, _end(fields.get("expires_in"), time.time()))
 
 

@@ -128,7 +128,7 @@ async def plan(
         name: The name of the job in the ledger. By default it is made from the board and the account.
         account: The account that creates the cards, None for that of the environment.
         parts: How many parts to make. By default each has 5,000 rows.
-        marker: As in `create_many`.
+        marker: Whether descriptions get codes, as with `marker=True` of `create_many`.
         settle: As in `create_many`. It may be another one each time.
 
     Raises:
@@ -157,7 +157,8 @@ async def plan_many(
             environment. They are read once, and stored.
         ledger: As in `plan`.
         parts: About how many parts to make in all. By default each has 5,000 rows.
-        marker: As in `create_many`. It is needed if several accounts create cards on one board, to tell them apart.
+        marker: Whether descriptions get codes, as with `marker=True` of `create_many`. It is needed if several accounts create
+            cards on one board, to tell them apart.
         settle: As in `plan`.
 
     Returns:
