@@ -27,6 +27,10 @@ _STEP_BYTES: Final = 2**18
 """How many bytes are decoded at once. A small body may decode to gigabytes, and decoding blocks the event loop."""
 
 
+_REST_SECONDS: Final = 0.5
+"""How long the rest of a body that is not needed is waited for, so that its connection can be used again."""
+
+
 class DecodingError(Exception):
     """The body is damaged."""
 
@@ -38,7 +42,18 @@ async def read_whole(
 
     Of a status that is no success, or if a success does not need its body, the part that can be read is enough.
     """
-    is_needed = needs_body and status in SUCCESSES
+    if needs_body or status not in SUCCESSES:
+        return await _read_whole(status, headers, content, limit, is_needed=status in SUCCESSES)
+    try:
+        async with asyncio.timeout(_REST_SECONDS):
+            return await _read_whole(status, headers, content, limit, is_needed=False)
+    except TimeoutError:
+        return RawResponse(status, headers, b"")
+
+
+async def _read_whole(
+    status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int, *, is_needed: bool
+) -> TransportResult:
     chunks: list[bytes] = []
     size = 0
     try:
