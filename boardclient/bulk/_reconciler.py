@@ -193,10 +193,15 @@ class Reconciler:
         equal, unclear_equal = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
         known, copies = self._known_cards(rows, claims, listing, evidence), listing.copies()
         by_id = {card.id: card for card in chain(listing.unaccounted, listing.recycled)}
+        # While known cards are missing, a card may be one of them, listed with another identifier.
+        others_own = self._board.sent_like(equal.values()) if listing.missing else set[str]()
         for place in claims:
             row, cards = rows[place], known[place]
             if place in equal and (
-                cards or _is_copy(equal[place], row.draft, copies) or not evidence.shows_as_sent(row.draft.list_id)
+                cards
+                or equal[place].id in others_own
+                or _is_copy(equal[place], row.draft, copies)
+                or not evidence.shows_as_sent(row.draft.list_id)
             ):
                 cards.append(equal.pop(place))
             if place not in equal and (named := by_id.get(row.named or "")) is not None:

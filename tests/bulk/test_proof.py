@@ -695,6 +695,21 @@ async def test_a_listing_that_shows_no_lists_proves_too(world: World) -> None:
     assert [card.name for card in done.audit.duplicated] == ["card 40"]
 
 
+async def test_a_card_that_may_be_a_missing_one_under_another_identifier_proves_nothing(world: World) -> None:
+    """The listing calls cards otherwise than the responses: of two equal rows one was lost, and one card is there."""
+
+    def shape(operation: str, body: Any) -> Any:
+        return [{**card, "id": f"board-{card['id']}"} for card in body] if operation == "boards.cards" else body
+
+    world.service.rules.shape = shape
+    rows = [CardDraft(name, world.lists[0], reference=str(number)) for number, name in enumerate(["same", "same", *"abcd"])]
+    world.service.faults.add(faults.drop(), "cards.create", call=1)
+    async with world.run(rows, journal=None, concurrency=1, settle=0.0) as opened:
+        states = {result.draft.reference: result.state async for result in opened}
+    assert states == {"0": "unknown", **dict.fromkeys("12345", "created")}
+    assert world.there.count("same") == 1
+
+
 async def test_a_confirmed_card_that_is_too_new_to_be_listed_is_waited_for(world: World, passing_time: Any) -> None:
     """The board is read once more when the last card must be listed, and the progress says until when."""
     reads, shown = 0, list[BulkProgress]()
