@@ -373,9 +373,11 @@ class Cards(_Resource):
         Nothing is changed yet. `run` of the result deletes the cards that the bulk run has created, but for those that were moved
         or changed since.
 
-            undo = await session.cards.plan_undo("cards.journal")
-            print(len(undo.unchanged), "to delete,", [(kept.card.name, kept.why) for kept in undo.kept])
-            await undo.run()
+        ```python
+        undo = await session.cards.plan_undo("cards.journal")
+        print(len(undo.unchanged), "to delete,", [(kept.card.name, kept.why) for kept in undo.kept])
+        await undo.run()
+        ```
 
         Args:
             journal: The path of the journal. No run may be using it.

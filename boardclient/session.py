@@ -246,9 +246,11 @@ class AsyncSession:
     ) -> AsyncGenerator[MapResult[T, R]]:
         """Call a function for each item, and yield the results as they come.
 
-            async with contextlib.aclosing(session.map(session.cards.delete, card_ids)) as results:
-                async for result in results:
-                    print(result.item, result.error or "deleted")
+        ```python
+        async with contextlib.aclosing(session.map(session.cards.delete, card_ids)) as results:
+            async for result in results:
+                print(result.item, result.error or "deleted")
+        ```
 
         Items are taken as they are needed. The exception of one item is the `error` of its result, and the others continue.
         Leaving the iteration, or its cancellation, cancels the calls in flight.

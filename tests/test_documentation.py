@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 import subprocess
@@ -105,6 +106,18 @@ def test_each_public_name_is_in_the_reference(module: ModuleType) -> None:
     """The site documents each name that users import."""
     names = [f"{module.__name__}.{name}" for name in module.__all__ if name not in {"__version__", "Member"}]
     assert [name for name in names if not re.search(rf":: {re.escape(name)}$", _REFERENCE, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("page", [page for page in _PAGES if page.startswith("docs/") and not page.startswith("docs/design/")])
+def test_each_name_that_a_page_uses_is_in_the_reference(page: str) -> None:
+    """What a page imports or names with its module can be looked up."""
+    used = set(re.findall(r"`(boardclient\.(?:bulk|distributed|web|retry|events|logs|credentials|testing)\.\w+)", _PAGES[page]))
+    for block in _blocks("python", _PAGES[page]):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("boardclient."):
+                used |= {f"{node.module}.{name.name}" for name in node.names}
+    known = set(re.findall(r":: ([\w.]+)$", _REFERENCE, re.MULTILINE))
+    assert [name for name in sorted(used) if not {name, name.rpartition(".")[0]} & known] == []
 
 
 def test_each_page_is_on_the_site() -> None:

@@ -1,9 +1,11 @@
 """Bulk creation by several workers: processes of a host, or hosts. The ledger decides, and an engine only carries parts.
 
-    job = await plan(drafts, board_id, "cards.ledger")
-    for part in job.parts:            # each as a task of any engine, any number of times
-        await import_part(job, part)
-    print(await report(job))
+```python
+job = await plan(drafts, board_id, "cards.ledger")
+for part in job.parts:            # each as a task of any engine, any number of times
+    await import_part(job, part)
+print(await report(job))
+```
 
 It needs the extra `workers`. docs/distributed.md is its guide.
 """

@@ -54,9 +54,11 @@ def _expect(what: str, found: object, expected: object) -> None:
 class TokenStoreSuite:
     """Tests your own `TokenStore`. Subclass it under a name that begins with `Test`.
 
-        class TestMyStore(TokenStoreSuite):
-            async def make_store(self) -> TokenStore:
-                return MyStore(...)
+    ```python
+    class TestMyStore(TokenStoreSuite):
+        async def make_store(self) -> TokenStore:
+            return MyStore(...)
+    ```
 
     Each test makes an empty store, uses it and closes it, in its own event loop.
 
