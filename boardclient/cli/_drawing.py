@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -46,7 +47,8 @@ def draw(
     panels = [_panel(item.name or item.id, held[item.id], item, zone, cards_per_list) for item in lists]
     if stray:
         panels.append(_panel("(list not shown)", stray, None, zone, cards_per_list))
-    console = Console(highlight=False, markup=False, emoji=False)
+    # rich takes a terminal of the type "dumb" for one of 80 columns.
+    console = Console(width=shutil.get_terminal_size().columns, highlight=False, markup=False, emoji=False)
     # An identifier that is broken can't be copied.
     longest = max((cell_len(escape(item.id)) for items in (lists, cards) for item in items), default=0)
     beside = max(1, min(len(panels), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
@@ -56,7 +58,7 @@ def draw(
 def _panel(name: str, cards: Sequence[Card], card_list: BoardList | None, zone: tzinfo | None, limit: int | None) -> Panel:
     """Draw a list, or the cards that belong to none."""
     is_archived = card_list is not None and card_list.closed is True
-    title = Text(escape(name), style="dim" if is_archived else "bold")
+    title = Text(escape(name), style="dim" if is_archived else "bold", overflow="ellipsis")
     title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
     shown: list[RenderableType] = [_card(card, zone) for card in cards[:limit]] or [Text("no cards", style="dim")]
     if len(cards) > len(shown):
@@ -134,8 +136,8 @@ class ProgressView:
         shown = "stopping (a second signal stops at once)" if stopping else phase
         self._bar.update(self._task, description=shown, completed=progress.done, pace=pace)
         now = time.monotonic()
-        is_new = phase.startswith("waiting") and phase != self._printed
-        if not self._has_bar and (is_new or now - self._printed_at >= _LINE_SECONDS):
+        is_due = now - self._printed_at >= _LINE_SECONDS or (phase.startswith("waiting") and phase != self._printed)
+        if is_due and not self._has_bar:
             self._printed_at, self._printed = now, phase
             note(f"{phase}: {progress.done:,} of {self._total:,}{pace and ', '}{pace}")
 

@@ -102,11 +102,10 @@ async def journal_resolve(
             note(f"{card_id} is none of the cards that may be its own: look at the board", fg="yellow")
         out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
         return
-    if accept:
-        for item in unknown:
-            if item.suggestion is not None:
-                resolve(file, item.row.key, card_id=item.suggestion.card_id)
-        unknown = read_unknown(file)
+    for item in unknown if accept else ():
+        if item.suggestion is not None:
+            resolve(file, item.row.key, card_id=item.suggestion.card_id)
+    unknown = read_unknown(file) if accept else unknown
     names = _UNKNOWN[:-1] if fields is None else _UNKNOWN  # the reason is a long sentence
     show_all([record for item in unknown for record in _candidates(item)], names, fields)
     if accept and unknown:

@@ -86,7 +86,7 @@ def out_columns(*cells: str) -> None:
 
 
 def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
-    """Print rows of cells: below their header on a terminal, separated by tabs into a pipe."""
+    """Print rows of cells: below their header on a terminal, which says if there are none, separated by tabs into a pipe."""
     if not sys.stdout.isatty():
         for row in rows:
             out_columns(*row)
@@ -96,7 +96,7 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    if header:
+    if header := header if rows else ("nothing to show",):
         table.add_row(*(Text().append(name, "bold") for name in header))  # the blanks behind a name are not bold
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -52,6 +53,15 @@ def shown(on_a_terminal, board_service: BoardService) -> Draw:
 
 
 TODO = {"id": "l1", "name": "To Do", "idBoard": "b"}
+
+
+def test_a_board_is_as_wide_as_a_terminal_without_colours(shown: Draw, monkeypatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda *descriptor: os.terminal_size((44, 24)))
+    cards = [{"id": "c" * 24, "name": "a long name " * 9, "idList": "l1"}]
+    text = shown([{**TODO, "name": "a long name " * 9}], cards, columns="", TERM="dumb")
+    assert {len(line) for line in text.splitlines()} == {44}
+    assert "c" * 24 in text
+    assert "…" in text.splitlines()[0]
 
 
 def test_a_board_is_drawn_in_columns_of_cards(shown: Draw) -> None:

@@ -302,6 +302,13 @@ def test_an_undo_says_that_unknown_rows_may_have_cards(cli, unknown) -> None:
     assert f"2 rows may have a card that is left: boardclient journal resolve {journal_of(unknown)}" in err
 
 
+def test_a_journal_without_unknown_rows_says_so(cli, board, csv_file, monkeypatch) -> None:
+    path = csv_file(SIX)
+    assert cli("import", path, *into(board)).code == 0
+    assert on_a_terminal(cli, monkeypatch, "journal", "resolve", f"{path}.journal") == "nothing to show\n"
+    assert cli("journal", "resolve", f"{path}.journal").out == ""
+
+
 def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
     """A person may know more than the journal, or have mistyped."""
     code, out, err = cli("journal", "resolve", journal_of(unknown), "r-4", "--card", "elsewhere")
