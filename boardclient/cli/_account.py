@@ -114,7 +114,7 @@ async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
 
 
 @commands.command("doctor")
-@json_option()
+@json_option("versions", "configuration", "credentials", "connection", "token", "clock")
 @runs(needs="nothing")
 async def doctor(fields: tuple[str, ...] | None) -> None:
     """Check configuration, connection, TLS, token and clock, and show versions.

@@ -109,7 +109,7 @@ def _renamed(value: str) -> tuple[str, str]:
     help="With --engine: what the workers share, a file or postgresql://… without a password.",
     show_default="FILE.ledger",
 )
-@json_option(*RESULT)
+@json_option(*RESULT, "preview", "would_create")
 def import_(**options: Any) -> None:
     """Create a card for each row of a CSV or JSON Lines file, each exactly once.
 
@@ -132,8 +132,9 @@ def import_(**options: Any) -> None:
     only if it is proven not to be there.
 
     The result of each row is kept in a journal beside the file. However an import ended, the same command line resumes it and
-    creates no card twice. A row is identified by its reference or, without one, by its position: with references, rows may be
-    added anywhere. boardclient undo deletes what an import has created.
+    creates no card twice. A row is identified by its reference or, without one, by its position. Failed rows may be changed or
+    taken out of the file, and rows added at its end; with references anywhere. boardclient undo deletes what an import has
+    created.
 
     After the first SIGINT or SIGTERM the cards in flight are completed. The second stops at once.
 

@@ -167,6 +167,8 @@ def test_a_field_that_does_not_exist_is_refused_before_anything_is_sent(cli, boa
     assert (code, out) == (2, "")
     assert "no field 'colour'; there are id, name, url, prefs" in err
     assert not board_service.calls
+    code, _, err = cli("doctor", "--json=clocks")
+    assert (code, "no field 'clocks'; there are versions, " in err) == (2, True)
 
 
 def test_the_text_of_another_option_may_be_json(cli, board_service: BoardService, board) -> None:

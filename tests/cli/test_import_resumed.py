@@ -204,6 +204,7 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
     csv_file(NINE.replace("card 2,", "card 2 mended,"))  # what was refused for good is sent again with other content
     journal = journal_of(path)
     before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))
+    assert summary(cli("import", path, *into(board), "--preview", "--json=would_create").out) == {"would_create": 6}
     found = summary(cli("import", path, *into(board), "--preview", "--json").out)
     assert found == {"preview": True, "would_create": 6, "already": 2, "failed": 3, "unknown": 1}
     assert journal.read_bytes() == before
