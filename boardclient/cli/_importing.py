@@ -236,7 +236,7 @@ class ImportRun:
         audit = report.audit
         is_resumable = self.options.journal is not None or self.options.ledger is not None
         if report.failed:
-            again = "; the same command line sends them again" if is_resumable else ""
+            again = "; the same command line sends failed rows again" if is_resumable else ""
             raise CommandError(f"{plural(report.failed, 'row')} failed{again}")
         if not_reached := self._not_reached(report):
             raise CommandError(f"{plural(not_reached, 'row')} not sent; the same command line sends them")

@@ -182,7 +182,7 @@ def test_rows_that_fail_are_named_and_lost_responses_are_searched_for(cli, board
     assert (found["audit"]["confirmed"], found["audit"]["recovered"]) == (2, 1)
     lines = [line for line in err.splitlines() if not line.startswith("waiting")]
     assert lines[0].startswith("row 2: failed: ")
-    assert lines[1:] == ["boardclient: error: 1 row failed; the same command line sends them again"]
+    assert lines[1:] == ["boardclient: error: 1 row failed; the same command line sends failed rows again"]
     assert "\x1b" not in err
     assert len(board_service.calls_of("cards.create")) == 3
 
