@@ -125,7 +125,7 @@ def _forms(secret: str) -> Iterator[bytes]:
         if number == 0 or len(form) >= _SHORTEST_FORM:
             yield form
             yield form.replace(b" ", b"+")
-    yield secret.encode("utf-16-le")[:-1]  # in either byte order
+    yield "\0".join(secret).encode()  # UTF-16 in either byte order, whose codec a process that is out of files can't import
 
 
 def _passes(text: bytes) -> Iterator[bytes]:
