@@ -37,8 +37,8 @@ async def error_of(call: Any) -> BoardClientError:
     return caught.value
 
 
-MAY_BE_DONE = "; it may have been done, check before you repeat it"
-IS_DONE = "; the status says that it was done, check before you repeat it"
+MAY_BE_DONE = "; the service may have done it: check before you send it again"
+IS_DONE = "; the status says that it was done: check before you send it again"
 
 
 async def test_a_creation_that_may_have_been_done_says_so(service: BoardService, loop_clock: Clock) -> None:

@@ -51,8 +51,8 @@ T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")
 
 _WARNINGS: Final = {
-    Effect.UNKNOWN: "it may have been done, check before you repeat it",
-    Effect.DONE: "the status says that it was done, check before you repeat it",
+    Effect.UNKNOWN: "the service may have done it: check before you send it again",
+    Effect.DONE: "the status says that it was done: check before you send it again",
 }
 """What errors add, by their effect, if a second request would do more than the first."""
 

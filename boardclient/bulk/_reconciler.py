@@ -307,8 +307,8 @@ def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
     more = f" and {len(cards) - 5:,} more" if len(cards) > 5 else ""
     some = f"the card{'s' if len(cards) > 1 else ''} {', '.join(card.id for card in cards[:5])}{more}"
     if is_equal:
-        return f"{some} may be its own or that of another row or of others, which nothing tells apart"
-    return f"{some} may be its own: no row is known to have created {'it' if len(cards) == 1 else 'them'}"
+        return f"{some} may be this row's, another row's or other people's: nothing tells them apart"
+    return f"{some} may be this row's: {'it is' if len(cards) == 1 else 'they are'} no other row's"
 
 
 def _unknown(row: Row, why: str) -> RowFinding:

@@ -99,7 +99,7 @@ async def journal_resolve(
             show("", {"row": key, "card": card_id}, fields)
             return
         if card_id not in {None, *(card.card_id for item in unknown if item.row.key == key for card in item.candidates)}:
-            note(f"{card_id} is none of the cards that may be its own: look at the board", fg="yellow")
+            note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
         out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
         return
     for item in unknown if accept else ():

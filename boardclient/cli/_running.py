@@ -145,7 +145,7 @@ async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping, r
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
     text = str(error) or type(error).__name__
     if writes and error.effect is Effect.UNKNOWN and error.repeatable:
-        return f"{text}; it may have been done, repeat it to be sure"
+        return f"{text}; the service may have done it: run the command again to be sure"
     if writes and error.effect is Effect.DONE:
         return f"{text}; it was carried out, only the response can't be used"
     return text

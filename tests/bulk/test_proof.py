@@ -170,7 +170,7 @@ async def test_a_card_of_others_keeps_every_lost_row_unknown(world: World) -> No
     done = await run(world, "abcdefg", lost="bc", committed="d", before_reading=lambda: add_card(world))
     stranger = record(world, "of others").id
     assert done.states == {**dict.fromkeys("adefg", "created"), **dict.fromkeys("bc", "unknown")}
-    assert f"the card {stranger} may be its own: no row is known to have created it" in done.error("b")
+    assert f"the card {stranger} may be this row's: it is no other row's" in done.error("b")
     assert [card.id for card in done.audit.unexpected] == [card.id for card in done.audit.resembling] == [stranger]
     assert [draft.name for draft in done.audit.unproven] == ["b", "c"]
     assert (done.audit.is_wrong, done.audit.is_sound) == (False, False)
@@ -283,7 +283,7 @@ async def test_a_lost_card_with_the_identifier_of_a_deleted_one_is_not_created_t
     assert (done.audit.reused, done.audit.is_sound) == (int(gone == "a" and bool(marker)), gone == "before" and bool(marker))
     card = record(world, "c")
     if marker is None:
-        assert f"the card {card.id} may be its own" in done.error("c")
+        assert f"the card {card.id} may be this row's" in done.error("c")
         assert [card.name for card in done.audit.resembling] == ["c"]
     later = await run(world, "abcdefgh", lost="g", journal=world.path, marker=marker)
     assert later.states == {
@@ -329,7 +329,7 @@ async def test_a_row_whose_response_names_a_known_card_is_never_absent(world: Wo
     done = await run(world, "abcd", journal=world.path)
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
     card_id = record(world, "b").id
-    assert f"the card {card_id} may be its own" in done.error("b")
+    assert f"the card {card_id} may be this row's" in done.error("b")
     assert [card.id for card in done.audit.resembling] == [card_id]
     assert (done.audit.reused, done.audit.is_wrong) == (1, True)
     assert Counter(world.sent) == Counter("abcd")
@@ -353,7 +353,7 @@ async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_g
     world.service.faults.add(GivingAgain(world, "before"), "cards.create", call=2)
     done = await run(world, "abcd", marker=lambda draft: f"row-{draft.name}")
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
-    assert f"the card {record(world, 'b').id} may be its own" in done.error("b")
+    assert f"the card {record(world, 'b').id} may be this row's" in done.error("b")
     assert Counter(world.sent) == Counter("abcd")
 
 
@@ -365,7 +365,7 @@ async def test_rows_with_one_marker_are_unknown_if_a_card_with_a_known_identifie
     world.service.faults.add(faults.drop(), "cards.create", call=3)
     done = await run(world, "abcdef", marker=lambda draft: "both" if draft.name in "bc" else draft.name)
     assert done.states == {**dict.fromkeys("adef", "created"), **dict.fromkeys("bc", "unknown")}
-    assert f"the card {record(world, 'b').id} may be its own" in done.error("b")
+    assert f"the card {record(world, 'b').id} may be this row's" in done.error("b")
     assert Counter(world.sent) == Counter("abcdef")
 
 
@@ -432,7 +432,7 @@ async def test_equal_rows_share_equal_cards(world: World) -> None:
 async def test_two_cards_that_equal_one_row_leave_it_unknown(world: World) -> None:
     done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world, "b"))
     assert done.states["b"] == "unknown"
-    assert "which nothing tells apart" in done.error("b")
+    assert "nothing tells them apart" in done.error("b")
     assert {card.name for card in done.audit.resembling} == {"b"}
     assert len(done.audit.resembling) == 2
     assert done.audit.duplicated == ()
@@ -959,7 +959,7 @@ async def test_rows_that_share_a_marker_are_clear_only_together(world: World) ->
     drafts = [CardDraft(name, world.lists[0]) for name in "abcd"]
     one = await run(world, drafts, committed="b", lost="c", marker=lambda draft: "bc" if draft.name in "bc" else draft.name)
     assert [one.states[name] for name in "abcd"] == ["created", "unknown", "unknown", "created"]
-    assert "which nothing tells apart" in one.error("b")
+    assert "nothing tells them apart" in one.error("b")
     both = await run(
         world, [CardDraft(name, world.lists[0]) for name in "efgh"], committed="fg",
         marker=lambda draft: "fg" if draft.name in "fg" else draft.name,

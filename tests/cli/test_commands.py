@@ -274,12 +274,12 @@ def test_white_space_around_a_variable_is_removed(cli, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("argv", "fault", "operation", "words"),
     [
-        (["card", "create", "x", "--list", "{todo}"], drop(commit=True), "cards.create", "check before you repeat it"),
+        (["card", "create", "x", "--list", "{todo}"], drop(commit=True), "cards.create", "check before you send it again"),
         (
             ["list", "archive", "{todo}", "--yes"],
             drop(commit=True),
             "lists.archive",
-            "it may have been done, repeat it",
+            "the service may have done it: run the command again",
         ),
         (
             ["card", "create", "x", "--list", "{todo}"],

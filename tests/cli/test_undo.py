@@ -259,7 +259,7 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
     listed = json.loads(cli("journal", "resolve", journal, "--json", "row,name,card").out)
     assert listed[0] == {"row": "r-2", "name": "card 2", "card": card_id}
     assert {row["row"] for row in listed} == {"r-2", "r-4"}
-    assert "may be its own" in json.loads(cli("journal", "resolve", journal, "--json").out)[0]["reason"]
+    assert "may be this row's" in json.loads(cli("journal", "resolve", journal, "--json").out)[0]["reason"]
     first, second = (line.split("\t") for line in cli("journal", "resolve", journal).out.splitlines())
     assert (first[:4], second[:2]) == (["r-2", "card 2", card_id, "card 2!"], ["r-4", "card 4"])
     assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, f"reference 'r-2' has the card {card_id}\n", "")
@@ -313,7 +313,7 @@ def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
     """A person may know more than the journal, or have mistyped."""
     code, out, err = cli("journal", "resolve", journal_of(unknown), "r-4", "--card", "elsewhere")
     assert (code, out) == (0, "reference 'r-4' has the card elsewhere\n")
-    assert "elsewhere is none of the cards that may be its own: look at the board" in err
+    assert "elsewhere is none of the cards that may be the row's: look at the board" in err
     assert json.loads(cli("journal", "resolve", journal_of(unknown), "r-2", "--absent", "--json").out) == {
         "row": "r-2",
         "card": None,
