@@ -202,13 +202,15 @@ class RunFile:
             row = _Known(*values)
             if row.run < self.run and not self._seen[row.seq] and row.key not in unmoved:
                 found.setdefault(row.content, []).append(row)
-        moved: set[RowKey] = set()
+        for equal in found.values():  # equal rows keep their order
+            equal.sort(key=lambda row: (isinstance(row.key, str), row.key))
         for key, text in rows:
-            if key in moved:
-                del known[key]  # that row has an earlier position now
-            if key not in unmoved and found.get(text) and _may_be_another(key, text, known.get(key)):
-                known[key] = found[text].pop(0)
-                moved.add(known[key].key)
+            own = known.get(key)
+            if key not in unmoved and found.get(text) and _may_be_another(key, text, own):
+                known[key] = row = found[text].pop(0)
+                known.pop(row.key, None)
+                if own is not None:  # the two rows exchange their positions
+                    known[row.key] = own._replace(key=row.key)
 
     def _refusal(self, keys: Sequence[RowKey], contents: Sequence[str], known: Mapping[RowKey, _Known]) -> str | None:
         """Return why the rows can't be accepted, or None if they can."""
@@ -249,10 +251,10 @@ class RunFile:
         """Decide about a row of an earlier run, and log it again if it is to be sent with the others."""
         self._seen[row.seq] = True
         if row.key != key:
-            # A row that was not created may have had this key. It is not in the input any more.
-            self._connection.execute("DELETE FROM outcomes WHERE seq = (SELECT seq FROM rows WHERE key = ?)", (key,))
-            self._connection.execute("DELETE FROM rows WHERE key = ?", (key,))
+            # A row that was not created may have this key. The two exchange their keys, each of which is unique at any time.
+            self._connection.execute("UPDATE rows SET key = -1 WHERE key = ?", (key,))
             self._connection.execute("UPDATE rows SET key = ? WHERE seq = ?", (key, row.seq))
+            self._connection.execute("UPDATE rows SET key = ? WHERE key = -1", (row.key,))
         if row.state == "done":
             return row.seq, "done", row.detail
         if row.state in _UNCHANGEABLE:

@@ -305,11 +305,11 @@ def adopt(
     Args:
         path: The path of the journal. No run may be using it.
         identity: What the rows belong to, as `journal_identity` returns it.
-        rows: The key, the draft and the card's identifier of each. Rows that the journal knows stay as they are.
+        rows: The key, the draft and the card's identifier of each. None of them may have another card.
         before: The identifiers of all cards on the board. A new journal needs them: a run reads them only before its first row.
 
     Raises:
-        JournalError: the journal is in use or can't be written, belongs to another import, or knows a row with other content.
+        JournalError: the journal is in use or can't be written, belongs to another import, or a row may have another card.
     """
     file = RunFile.open(path, identity)
     with contextlib.closing(file.journal):
@@ -317,11 +317,12 @@ def adopt(
             file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
         pairs = list(zip(decisions, rows, strict=True))
-        refused = [(seq, draft) for (seq, action, why), (_, draft, _) in pairs if action == "send" and why is not None]
+        if any(action != "send" and detail != card_id for (_, action, detail), (_, _, card_id) in pairs):
+            raise JournalError(f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out")
+        sent = [(seq, why, draft, card_id) for (seq, action, why), (_, draft, card_id) in pairs if action == "send"]
+        refused = [(seq, draft) for seq, why, draft, _ in sent if why is not None]
         new = dict(zip((seq for seq, _ in refused), file.log_refused(refused), strict=True))
-        file.record_adopted(
-            [(new.get(seq, seq), "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"]
-        )
+        file.record_adopted([(new.get(seq, seq), "done", card_id) for seq, _, _, card_id in sent])
 
 
 def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:

@@ -39,6 +39,21 @@ def test_the_journal_is_written_where_the_option_says(cli, board, csv_file, tmp_
     assert not journal_of(path).exists()
 
 
+def test_rows_that_have_moved_are_not_left_out_before_a_run_has_come_to_them(
+    cli, board_service: BoardService, board, csv_file
+) -> None:
+    """The first row failed, and became equal to the second and to a card that a person has made since."""
+    board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
+    path = csv_file("name\nfails\ncard\n")
+    assert cli("import", path, *into(board), "--concurrency", "1").code == 1
+    cli("card", "create", "card", "--list", board.done)
+    csv_file("name\ncard\ncard\n")
+    code, out, err = cli("import", path, *into(board), "--existing", "skip")
+    assert (code, out) == (2, "")
+    assert "rows have moved since the last run: run it once without leaving any out" in err
+    assert names(board_service) == ["card"] * 2
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_after_a_signal_requests_finish_and_the_same_command_does_the_rest(
     cli, board_service: BoardService, board, csv_file, signals_on, stop_requested, number: signal.Signals, code: int

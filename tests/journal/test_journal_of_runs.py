@@ -115,10 +115,11 @@ class RefusedCapitals:
 
 
 async def refuse(trial: Trial, names: str) -> None:
-    """Run an import whose rows in upper case are refused."""
+    """Run an import twice whose rows in upper case are refused."""
     trial.service.faults.add(RefusedCapitals(trial.service), "cards.create")
-    states, _ = await trial.run(trial.drafts(names))
-    assert states == ["failed" if name.isupper() else "created" for name in names]
+    for done in ("created", "already"):
+        states, _ = await trial.run(trial.drafts(names))
+        assert states == ["failed" if name.isupper() else done for name in names]
     trial.service.faults.clear()
 
 
@@ -140,7 +141,18 @@ async def test_failed_rows_may_be_taken_out_of_a_file_without_references(trial: 
     states, _ = await trial.run(trial.drafts(mended))
     assert states.count("already") == sum(map(str.islower, names))
     assert await trial.cards() == Counter(mended)
-    assert (await trial.run(trial.drafts(mended)))[0] == ["already"] * len(mended)
+    assert (await trial.run(trial.drafts(f"{mended}x")))[0] == [*["already"] * len(mended), "created"]
+    undo = await trial.session.cards.plan_undo(trial.path)
+    assert (len(undo.unchanged), undo.kept) == (len(mended) + 1, [])
+
+
+async def test_equal_rows_that_were_created_in_another_order_keep_theirs(trial: Trial) -> None:
+    """The second of them was created first. A failed row before both is taken out."""
+    trial.service.faults.add(faults.status(400), "cards.create", call=2)
+    trial.service.faults.add(RefusedCapitals(trial.service), "cards.create")
+    assert (await trial.run(trial.drafts("Xaba")))[0] == ["failed", "failed", "created", "created"]
+    assert (await trial.run(trial.drafts("Xaba")))[0] == ["failed", "created", "already", "already"]
+    assert (await trial.run(trial.drafts("aba")))[0] == ["already"] * 3
 
 
 @given(data=st.data())
@@ -154,10 +166,10 @@ def test_however_a_file_with_failed_rows_is_mended_each_row_has_one_card(data: s
     async def mend() -> None:
         async with trial_at(tmp_path_factory.mktemp("mended") / "cards.journal") as trial:
             await refuse(trial, names)
-            for states in ({"already", "created"}, {"already"}):
-                found, _ = await trial.run(iter(trial.drafts(mended)))
+            for states, more in (({"already", "created"}, ""), ({"already"}, ""), ({"already", "created"}, "ba")):
+                found, _ = await trial.run(iter(trial.drafts(mended + more)))
                 assert set(found) <= states
-            assert await trial.cards() == Counter(mended)
+                assert await trial.cards() == Counter(mended + more)
 
     asyncio.run(mend())
 
