@@ -34,7 +34,8 @@ def _section(title: str) -> str:
 
 
 _PACKAGES = (
-    "boardclient.distributed boardclient.integrations.django celery fastapi httpx litestar opentelemetry pandas quart starlette"
+    "boardclient.distributed boardclient.integrations.django celery fastapi httpx litestar opentelemetry pandas quart starlette "
+    "vcr"
 )
 _FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 
@@ -61,9 +62,8 @@ def test_each_program_runs_as_pasted(
     if _is_of_pytest(source):
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
-        for option in ["--board-record"] * ("(board_recording)" in source), []:
-            done = subprocess.run([*command, *option], capture_output=True, text=True, check=False, timeout=300)
-            assert done.returncode == 0, done.stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stdout
     else:
         exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cached_property
-from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import aiohttp
-import attrs
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -118,13 +116,9 @@ class Pool:
         if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
             plan = direct.plan(method, url, body, content_type, headers)
         if direct is not None and plan is not None:
-            sent = direct.round_trip(plan[0], plan[1], progress)
-        else:
-            general = self._unproxied if self._unproxied is not None and url.startswith("http:") else self._general
-            sent = cast("ClientSessionTransport", general).round_trip(method, url, body, progress, content_type, headers)
-        if not TAPS:
-            return sent
-        return _tapped(TappedRequest(self, method, url, body, content_type), sent)
+            return direct.round_trip(plan[0], plan[1], progress)
+        general = self._unproxied if self._unproxied is not None and url.startswith("http:") else self._general
+        return cast("ClientSessionTransport", general).round_trip(method, url, body, progress, content_type, headers)
 
     def _open(self) -> None:
         """Make the transports, with the first request and once an instrument has replaced `ClientSession.__init__`."""
@@ -206,36 +200,6 @@ class Pool:
         if self._connector is None:
             return f"0/{self.settings.max_connections} connections"
         return f"{len(self._connector._acquired)}/{self.settings.max_connections} connections, {self.transport_name}"
-
-
-@attrs.define(eq=False, repr=False)
-class TappedRequest:
-    """One request as it is sent, with its credentials, and its outcome: None in flight and after a cancellation."""
-
-    pool: Pool
-    method: str
-    url: str
-    body: bytes | None
-    content_type: str
-    started: float = attrs.field(factory=time)
-    seconds: float = 0.0
-    outcome: TransportResult | None = None
-
-
-TAPS: Final[list[Callable[[TappedRequest], object]]] = []
-"""What gets each request of every pool when it is sent, while `testing` records. It must not raise."""
-
-
-async def _tapped(request: TappedRequest, sent: Awaitable[TransportResult]) -> TransportResult:
-    # The frame of a cancelled call is in its traceback: it holds the request, which shows nothing, and no credential.
-    for tap in TAPS:
-        tap(request)
-    began = perf_counter()
-    try:
-        request.outcome = outcome = await sent
-    finally:
-        request.seconds = perf_counter() - began
-    return outcome
 
 
 def _connector(settings: Settings) -> aiohttp.TCPConnector:

@@ -2,7 +2,6 @@
 
 from boardclient.testing import faults
 from boardclient.testing._oauth import Answer, Member
-from boardclient.testing._recordings import ReplayService, record, replay
 from boardclient.testing._rules import BoardRules, SeededBoard
 from boardclient.testing._secrets import assert_no_secrets
 from boardclient.testing._service import BoardService, Call, Playground, playground
@@ -15,12 +14,9 @@ __all__ = [
     "Call",
     "Member",
     "Playground",
-    "ReplayService",
     "SeededBoard",
     "TokenStoreSuite",
     "assert_no_secrets",
     "faults",
     "playground",
-    "record",
-    "replay",
 ]
