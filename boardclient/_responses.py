@@ -50,7 +50,7 @@ class StatusMeaning:
     Args:
         error: The class of its error.
         words: Its cause in words, "" if the interface names none.
-        effect: What the service may have done.
+        effect: What the service may have done. Only what proves that it has done nothing is REJECTED.
         advice: What the caller can do about it, "" if nothing is known to help.
         is_throttling: Whether the service asks for fewer requests. Any request may be repeated after a pause.
         is_overload: Whether the service may respond with it because requests come too fast.
@@ -68,8 +68,15 @@ class StatusMeaning:
     ends_run: bool = attrs.field(default=False, kw_only=True)
 
 
+_REDIRECT: Final = StatusMeaning(ApiError, "a redirect, which is not followed", Effect.UNKNOWN, advice="check base_url")
+"""A service that has done what was asked redirects as well: https://www.rfc-editor.org/rfc/rfc9110#section-15.4.4."""
+_REFUSALS: Final = (402, 405, 406, *range(409, 418), 421, 422, 426)
+"""The other client errors that RFC 9110 defines, section 15.5. What proxies invent, such as 499, proves nothing."""
 _TABLE: Final[Mapping[int, StatusMeaning]] = {
-    304: StatusMeaning(ApiError, "not modified, though the request has no condition", advice="check headers="),
+    304: StatusMeaning(ApiError, "not modified, though the request has no condition", Effect.UNKNOWN, advice="check headers="),
+    # The same request is to be sent to another address, so this one was not carried out.
+    **dict.fromkeys((307, 308), attrs.evolve(_REDIRECT, effect=Effect.REJECTED)),
+    **dict.fromkeys(_REFUSALS, StatusMeaning(ApiError)),
     400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent"),
     401: StatusMeaning(
         AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
@@ -99,8 +106,8 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
 }
 _CLASSES: Final[Mapping[int, StatusMeaning]] = {
     2: StatusMeaning(ApiError, effect=Effect.DONE),
-    3: StatusMeaning(ApiError, "a redirect, which is not followed", advice="check base_url"),
-    4: StatusMeaning(ApiError),
+    3: _REDIRECT,
+    4: StatusMeaning(ApiError, effect=Effect.UNKNOWN),
     5: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
 }
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
