@@ -75,8 +75,8 @@ async def cards(session: AsyncSession) -> None:
     assert_type(await session.cards.move("c", list_id="l"), Card)
     await session.cards.add_label("c", "label")
     await session.cards.delete("c")
-    await session.cards.create("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] -- a card needs its list
-    await session.cards.create("a", "l")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] -- list_id is keyword-only
+    await session.cards.create("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # ty: ignore[missing-argument] -- a card needs its list
+    await session.cards.create("a", "l")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # ty: ignore[missing-argument, too-many-positional-arguments] -- list_id is keyword-only
 
 
 async def members(session: AsyncSession) -> None:
@@ -182,7 +182,7 @@ def observe(event: Event) -> None:
 async def building() -> None:
     provider: CredentialProvider = Vault()
     provider = StaticCredentials(token="t", key="k")
-    provider = NoProvider()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] -- it cannot renew
+    provider = NoProvider()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # ty: ignore[invalid-assignment] -- it cannot renew
     async with AsyncSession(
         provider,
         base_url="https://board.example",
@@ -197,7 +197,7 @@ async def building() -> None:
         assert_type(session.with_credentials(Vault()), AsyncSession)
         assert_type(session.with_options(retry=retry.default(), timeout=5.0, limiter=OneAtATime()), AsyncSession)
     await session.aclose()
-    AsyncSession(provider, base_url="https://board.example", credentials_in="header")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- "body" or "query"
+    AsyncSession(provider, base_url="https://board.example", credentials_in="header")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # ty: ignore[invalid-argument-type] -- "body" or "query"
 
 
 def policies() -> None:
