@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from boardclient import __version__
-from boardclient.cli._output import has_color, note
+from boardclient.cli._output import has_color, note, whole
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -256,10 +256,9 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         if stream is None:  # it is closed: otherwise a journal or a socket might get its descriptor
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
         elif name != "stdin" and isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, whole(stream))
     try:
         app.main(argv, prog_name="boardclient", color=has_color())
     except OSError as error:  # such as a full disk; a pipe that its reader has closed is click's affair
         note(f"boardclient: error: {error.strerror or error}")
-        sys.stdout = None  # or Python would write its buffer again
         sys.exit(1)

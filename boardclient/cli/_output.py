@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
+from io import RawIOBase, TextIOWrapper
+from typing import Any, cast
 
 import click
 
@@ -23,6 +26,49 @@ _WIDEST = 10_000
 """The columns of a table: no identifier is broken or cut, however narrow the terminal is."""
 LINES = 20
 """How many lines of one kind are printed."""
+
+
+class _WholeWriter(RawIOBase):
+    """Writes all it is given, or raises an OSError.
+
+    A raw file may write less than it is given, as on a disk that fills up, and a pipe that does not wait may write nothing. Only
+    what `write` returns says so, which `TextIOWrapper` does not look at if Python is unbuffered.
+    """
+
+    def __init__(self, raw: RawIOBase, stream: TextIOWrapper) -> None:
+        self._raw = raw
+        self._stream = stream  # which would close the file if it were collected
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        while left:
+            try:
+                count = self._raw.write(left)
+            except OSError as error:
+                raise OSError(error.errno, f"can't write the output: {error.strerror}") from None
+            if count is None:
+                select.select([], [self._raw], [])
+            left = left[count or 0 :]
+        return memoryview(data).nbytes
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._raw.isatty()
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+
+def whole(stream: TextIOWrapper) -> TextIOWrapper:
+    """Return a text stream in place of one of the process, which writes all or raises an OSError, and at once."""
+    raw = getattr(stream.buffer, "raw", stream.buffer)
+    if not isinstance(raw, RawIOBase):  # one in memory, of an application
+        stream.reconfigure(errors="backslashreplace")
+        return stream
+    stream.flush()
+    return TextIOWrapper(cast("Any", _WholeWriter(raw, stream)), stream.encoding, "backslashreplace", write_through=True)
 
 
 def escape(text: str) -> str:

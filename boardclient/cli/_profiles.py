@@ -50,8 +50,8 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     target = path.resolve()  # a symbolic link is kept
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        if target.exists() and not target.is_file():  # such as a pipe
-            target.write_bytes(data)
+        if path.exists() and not path.is_file():  # such as a pipe, which has no path where it is /dev/stdout
+            path.write_bytes(data)
             return
         try:
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

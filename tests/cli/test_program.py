@@ -1,9 +1,11 @@
 """What a run of the command line costs before a command is called, and how it ends when something is wrong around it."""
 
 import errno
+import fcntl
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -77,6 +79,56 @@ def test_a_handler_of_the_application_s_own_is_left_alone(bare_cli) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+_WRITERS = [
+    (["export", "{board}"], "name,desc,due"),
+    (["board", "show", "{board}", "--json"], '{"id":'),
+    (["board", "show", "{board}"], "0" * 20),
+    (["export", "{board}", "--output", "/dev/stdout"], "name,desc,due"),
+]
+
+
+@pytest.fixture
+def large_board(board_service: BoardService, monkeypatch) -> dict[str, str]:
+    """Give a board whose output is larger than a pipe holds, to a Python that is unbuffered, as in containers."""
+    for name, value in {**board_service.environment, "PYTHONUNBUFFERED": "1"}.items():
+        monkeypatch.setenv(name, value)
+    board = board_service.seed({"To Do": [f"{row} {'x' * 300}" for row in range(400)]})
+    return {"board": board.id}
+
+
+def start(argv: list[str], **options) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "boardclient", *argv], stderr=subprocess.PIPE, text=True, **options)
+
+
+@pytest.mark.parametrize(("argv", "begin"), _WRITERS)
+def test_a_slow_reader_of_a_pipe_that_does_not_wait_gets_all(large_board, argv: list[str], begin: str) -> None:
+    """Otherwise the output ends with what the pipe holds, and with exit code 0."""
+    command, texts = [part.format(**large_board) for part in argv], []
+    for is_blocking in (True, False):
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(writer, is_blocking)
+        with start(command, stdout=writer) as process, open(reader, "rb", buffering=0) as pipe:
+            os.close(writer)
+            texts.append(b"".join(iter(lambda pipe=pipe: pipe.read(512), b"")))
+            assert (process.wait(), process.stderr.read()) == (0, "")
+    assert texts[0].decode().startswith(begin)
+    assert len(texts[0]) > 65536
+    assert texts[1] == texts[0]
+
+
+@pytest.mark.parametrize("argv", [argv for argv, _ in _WRITERS[:-1]])
+def test_a_disk_that_fills_up_ends_a_command_with_words(large_board, tmp_path: Path, argv: list[str]) -> None:
+    """A limit of 64 KiB for a file stands for the disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    command = [part.format(**large_board) for part in argv]
+    with (tmp_path / "out").open("wb") as out, start(command, stdout=out, preexec_fn=limit) as process:
+        assert (process.wait(), process.stderr.read()) == (1, "boardclient: error: can't write the output: File too large\n")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_reported_on_one_line() -> None:
     with open("/dev/full", "w") as full:
@@ -84,7 +136,7 @@ def test_a_full_disk_is_reported_on_one_line() -> None:
             [sys.executable, "-m", "boardclient", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == "boardclient: error: No space left on device\n"
+    assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
 
 
 def test_a_closed_pipe_ends_a_program_silently() -> None:
