@@ -100,13 +100,12 @@ class Operation(Generic[T]):
 class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
-    `definition` is the row of its operation in the table below, and `operation` the operation's name, as in events.
     `target` is the path with the query, and `identifier` is what the caller put into the path, or "". `body` is a JSON object, or
     None for no body. `fields` are those of a creation's body by their wire names, otherwise empty. `headers` are sent besides
     those of the session. It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
-    definition: Operation[T] = attrs.field(repr=False)
+    operation: Operation[T] = attrs.field(repr=False)
     target: str
     body: bytes | None = None
     identifier: str = ""
@@ -119,24 +118,19 @@ class Request(Generic[T]):
         return self.target.partition("?")[0]
 
     @property
-    def operation(self) -> str:
-        """The name of the operation."""
-        return self.definition.name
-
-    @property
     def method(self) -> str:
         """The HTTP method."""
-        return self.definition.method
+        return self.operation.method
 
     @property
     def repeatable(self) -> bool:
         """Whether a second request leaves the service in the same state as the first."""
-        return self.definition.repeatable
+        return self.operation.repeatable
 
     @property
     def line(self) -> str:
         """The method and the path, without the query."""
-        return f"{self.definition.method} {self.path}"
+        return f"{self.operation.method} {self.path}"
 
 
 def _nothing(response: RawResponse, request: Request[None]) -> None:
@@ -348,7 +342,7 @@ def extended(
     """
     if extra_query is None and extra_headers is None and extra_body is None:
         return request
-    reserved = CREDENTIAL_NAMES | request.definition.documented
+    reserved = CREDENTIAL_NAMES | request.operation.documented
     target, body = request.target, request.body
     if extra_query is not None:
         target = _with_query(target, _query(extra_query, "extra_query", reserved))
@@ -484,7 +478,7 @@ def outcome_of(request: Request[T], response: TransportResult, earlier: Effect, 
     else:
         error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:
-            return request.definition.read(response, request)
+            return request.operation.read(response, request)
     error.repeatable = request.repeatable
     return error
 

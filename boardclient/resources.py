@@ -31,10 +31,10 @@ class _Resource:
     what the interface does not show. Credentials, documented fields and headers that frame a message are a ValueError there.
     """
 
-    __slots__ = ("_runner",)
+    __slots__ = ("_pipeline",)
 
-    def __init__(self, runner: Pipeline) -> None:
-        self._runner = runner
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
 
 
 class Boards(_Resource):
@@ -63,7 +63,7 @@ class Boards(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.CREATE_BOARD.request(name=name, default_lists=default_lists, organization_id=organization_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def lists(
         self,
@@ -82,7 +82,7 @@ class Boards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.BOARD_LISTS.request(board_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers))
 
     async def cards(
         self,
@@ -101,7 +101,7 @@ class Boards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.BOARD_CARDS.request(board_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers))
 
 
 class Lists(_Resource):
@@ -130,7 +130,7 @@ class Lists(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos)
-        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def archive(
         self,
@@ -150,7 +150,7 @@ class Lists(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.ARCHIVE_LIST.request(list_id, closed=True)
-        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
 
 class Cards(_Resource):
@@ -201,14 +201,14 @@ class Cards(_Resource):
             request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
-            return await self._runner.call(request)
+            return await self._pipeline.call(request)
         if is_extended:
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
         from boardclient.bulk._options import make_options
 
         options = make_options(
-            self._runner,
+            self._pipeline,
             [draft],
             concurrency=1,
             journal=None,
@@ -248,7 +248,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.READ_CARD.request(card_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers))
 
     async def move(
         self,
@@ -270,7 +270,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.MOVE_CARD.request(card_id, list_id=list_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def add_label(
         self,
@@ -292,7 +292,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.ADD_LABEL.request(card_id, label_id=label_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def delete(
         self,
@@ -313,7 +313,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.DELETE_CARD.request(card_id)
-        return await self._runner.call(extended(request, extra_query, extra_headers))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers))
 
     def create_many(
         self,
@@ -356,7 +356,7 @@ class Cards(_Resource):
         from boardclient.bulk._options import make_options
 
         options = make_options(
-            self._runner,
+            self._pipeline,
             drafts,
             concurrency=concurrency,
             journal=journal,
@@ -388,7 +388,7 @@ class Cards(_Resource):
         """
         from boardclient.bulk.undo import Undo
 
-        undo = Undo(self._runner, journal)
+        undo = Undo(self._pipeline, journal)
         await undo._plan()
         return undo
 
@@ -400,9 +400,9 @@ class Cards(_Resource):
     ) -> BulkRun:
         from boardclient.bulk import BulkRun
 
-        if (observers := self._runner.observers) is not None:
+        if (observers := self._pipeline.observers) is not None:
             listeners = (*listeners, observers.notify)
-        return BulkRun(self._runner, drafts, options, listeners)
+        return BulkRun(self._pipeline, drafts, options, listeners)
 
 
 class Members(_Resource):
@@ -421,4 +421,4 @@ class Members(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.READ_MEMBER.request()
-        return await self._runner.call(extended(request, extra_query, extra_headers))
+        return await self._pipeline.call(extended(request, extra_query, extra_headers))

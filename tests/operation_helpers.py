@@ -25,7 +25,7 @@ def interpret(request: Any, response: RawResponse, now: float) -> Any:
     if not response.is_success:
         return ops.outcome_of(request, response, Effect.NOT_SENT, now, "the service")
     try:
-        return request.definition.read(response, request)
+        return request.operation.read(response, request)
     except DecodeError as error:
         return ops.unreadable(request, error, response, "the service")
 

@@ -24,7 +24,7 @@ def test_a_request_is_what_the_document_shows(
     request = operation.request(identifier, **values)
     assert request.line == line
     assert (None if request.body is None else json.loads(request.body)) == body
-    assert (request.target, request.operation, request.definition.signable_body) == (request.path, operation.name, True)
+    assert (request.target, request.operation, request.operation.signable_body) == (request.path, operation, True)
     assert request.repeatable is (request.method != "POST")
 
 
@@ -104,7 +104,7 @@ def test_a_free_request_is_sent_as_the_caller_gives_it(
     assert request.line == line
     assert parse_qsl(request.target.partition("?")[2], keep_blank_values=True) == query
     assert (None if request.body is None else json.loads(request.body)) == body
-    assert request.definition.signable_body is isinstance(body, dict)
+    assert request.operation.signable_body is isinstance(body, dict)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class CallContext(Progress):
     @property
     def needs_body(self) -> bool:
         """Whether the operation needs the body of a success. A form does."""
-        return self.request is None or self.request.definition.needs_body
+        return self.request is None or self.request.operation.needs_body
 
     @property
     def remaining_seconds(self) -> float | None:

@@ -91,13 +91,13 @@ class Pipeline:
             if self.observers is not None or INSTALLED or is_info_logged():
                 context.activity, context.is_recorded = self._activity_of(request), True
             if self._sees_first:
-                outcome = await self._retried(request, context, None)
+                outcome = await self._retry_by_policy(request, context, None)
             else:
                 outcome = await self._attempt(request, context, self._guarded_provider.current())
                 if not context.is_recorded:  # a success at once, as most calls are
                     self._note_success()
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
-                outcome = await self._continued(request, context, outcome)
+                outcome = await self._continue(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
                 context.note_end(self.core.host)
         except BaseException as raised:
@@ -151,18 +151,18 @@ class Pipeline:
 
     def _activity_of(self, request: Request[Any]) -> Activity:
         """Begin the activity of a call."""
-        definition = request.definition
+        operation = request.operation
         return Activity(
             kind="call",
-            operation=definition.name,
+            operation=operation.name,
             instruments=followers(self.observers),
             call_id=new_call_id(),
             account=self._account,
             parent=PARENT.get(),
-            method=definition.method,
+            method=operation.method,
             path=request.path,
             root=self._root,
-            template=None if definition.name == "request" else definition.path,
+            template=None if operation.name == "request" else operation.path,
         ).begin()
 
     # --- an attempt: credentials, limiter, send, interpret
@@ -238,32 +238,32 @@ class Pipeline:
             closed = SessionClosedError(f"{context.line}: the session was closed during the call")
             context.record(closed, Effect.NOT_SENT)
             return closed
-        definition = request.definition
+        operation = request.operation
         context.credentials = credentials
         signed = credentials.sign(request, self.credentials_in)
         headers = request.headers
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
-        response = await self.core.pool.send(definition.method, self._root + signed.target, signed.body, context, headers=headers)
+        response = await self.core.pool.send(operation.method, self._root + signed.target, signed.body, context, headers=headers)
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)
             outcome = outcome_of(request, response, context.effect, time(), self.core.host)
-            return self._recorded(context, response, outcome)
+            return self._record(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
         try:
-            if definition.slices is None or len(response.body) <= AT_ONCE_BYTES:
-                value = definition.read(response, request)
+            if operation.slices is None or len(response.body) <= AT_ONCE_BYTES:
+                value = operation.read(response, request)
             else:
-                value = await _gather(definition.slices(response.body), context)
+                value = await _gather(operation.slices(response.body), context)
         except DecodeError as error:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
             shown = credentials.redact(response, *context.used)
-            return self._recorded(context, response, unreadable(request, error, shown, self.core.host))
-        return self._recorded(context, response, value) if context.is_recorded else value
+            return self._record(context, response, unreadable(request, error, shown, self.core.host))
+        return self._record(context, response, value) if context.is_recorded else value
 
-    def _recorded(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
+    def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         """Record an attempt, report it to the limiter, and return its outcome."""
         attempt = context.note_result(response, outcome)
         limiter = context.options.limiter or self._guarded_limiter
@@ -273,17 +273,17 @@ class Pipeline:
 
     # --- what follows the first attempt: renew once, retry
 
-    async def _continued(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
+    async def _continue(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
         """Renew rejected credentials after the first attempt, then retry by the policy."""
-        outcome = await self._renewed(request, context, first)
+        outcome = await self._renew(request, context, first)
         if not isinstance(outcome, BoardClientError):
             self._note_success()
             return outcome
         if self.policy is None or _is_left_to_run(request, context, outcome):
             raise outcome
-        return await self._retried(request, context, outcome)
+        return await self._retry_by_policy(request, context, outcome)
 
-    async def _renewed(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
+    async def _renew(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
         """After a 401, renew the credentials and send the request again, once in a call."""
         if not isinstance(outcome, AuthenticationError):
             return outcome
@@ -309,13 +309,13 @@ class Pipeline:
         await self._guarded_provider.note_refused(rejected, context.is_cancelled)
         return outcome
 
-    async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
+    async def _retry_by_policy(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
         """Repeat the request as the policy says, after a first attempt that failed."""
 
         async def attempt() -> T | BoardClientError:
             context.waits_for = None
             outcome = await self._attempt(request, context, self._guarded_provider.current())
-            return await self._renewed(request, context, outcome)
+            return await self._renew(request, context, outcome)
 
         def may_pause(seconds: float) -> bool:
             if _is_left_to_run(request, context, context.last_error):
@@ -325,7 +325,7 @@ class Pipeline:
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
         context.is_recorded = True
-        value = await self.policy.drive(request.operation, attempt, may_pause, first, context.seconds_since_beginning)
+        value = await self.policy.drive(request.operation.name, attempt, may_pause, first, context.seconds_since_beginning)
         if context.options.is_of_run and context.last_error is not None:  # the run gets no value of a `retry_error_callback`
             raise context.last_error
         return value

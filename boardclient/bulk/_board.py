@@ -40,7 +40,7 @@ class RunBoard:
 
     def __init__(
         self,
-        caller: Pipeline,
+        pipeline: Pipeline,
         hold: Hold,
         board_id: str | None,
         ledger: Ledger,
@@ -58,7 +58,7 @@ class RunBoard:
         """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
         self._sent = array("q")
         """Hashes of what was sent for the rows whose cards are known."""
-        self._caller = caller
+        self._pipeline = pipeline
         self._hold = hold
         self._ledger = ledger
         self._settle_seconds = settle_seconds
@@ -174,9 +174,9 @@ class RunBoard:
             number += 1
             await self._hold.acquire()
             try:
-                value = await take(await self._caller.call(request, CallOptions(is_of_run=True)))
+                value = await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
-                if isinstance(error, NotFoundError) and request.operation == operations.READ_CARD.name:
+                if isinstance(error, NotFoundError) and request.operation is operations.READ_CARD:
                     raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
                 # For others the hold makes it wait.
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0

@@ -60,18 +60,18 @@ class Engine:
     workers down. The input is read a few rows ahead of them.
     """
 
-    def __init__(self, caller: Pipeline, source: Source, options: BulkOptions, *, ledger: Ledger, tally: Tally) -> None:
+    def __init__(self, pipeline: Pipeline, source: Source, options: BulkOptions, *, ledger: Ledger, tally: Tally) -> None:
         self.is_halted = False
         self.results = Results(self._dispatch)
-        self._caller, self._source, self._options, self._ledger, self._tally = caller, source, options, ledger, tally
+        self._pipeline, self._source, self._options, self._ledger, self._tally = pipeline, source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[options.unknown]
         self._once_taken: dict[State, State] = {
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
-        self._hold = Hold(caller.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
-        self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
-        self._board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
+        self._hold = Hold(pipeline.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
+        self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
+        self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker)
         self._reads_board = options.unknown == "reconcile"
 
@@ -132,7 +132,7 @@ class Engine:
         self._set_most()
         self._source.stop()
         self._hold.end()
-        self._caller.withdraw(self._calls)
+        self._pipeline.withdraw(self._calls)
         if self._phase_task is not None:
             self._phase_task.cancel()
         self._dispatch()
@@ -431,7 +431,7 @@ class Engine:
         while (row := self._take() or await self._next()) is not None:
             before = row.sent_as
             try:
-                card = await self._caller.call(self._request(row, options), options)
+                card = await self._pipeline.call(self._request(row, options), options)
                 failure = None
             except BoardClientError as error:
                 failure = error

@@ -36,14 +36,14 @@ class MapResult(Generic[T, R]):
 
 
 async def map_calls(
-    caller: Pipeline,
+    pipeline: Pipeline,
     function: Callable[[T], Awaitable[R]],
     items: Iterable[T] | AsyncIterable[T],
     concurrency: int | None,
 ) -> AsyncGenerator[MapResult[T, R], None]:
     """Yield a result for each item, in the order of completion. A worker is started once there is an item for it."""
-    most = concurrency or caller.max_connections
-    has_pace = concurrency is None and not isinstance(caller.limiter, Pace)
+    most = concurrency or pipeline.max_connections
+    has_pace = concurrency is None and not isinstance(pipeline.limiter, Pace)
     pace = Pace(max_in_flight=most, clock=asyncio.get_running_loop().time) if has_pace else None
     source = open_source(items, _numbered)
     results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)

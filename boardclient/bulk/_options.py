@@ -46,7 +46,7 @@ class BulkOptions:
 
 
 def make_options(
-    caller: Pipeline,
+    pipeline: Pipeline,
     drafts: object,
     *,
     concurrency: int | None,
@@ -74,7 +74,7 @@ def make_options(
         raise TypeError("marker must be True, None or a function of a draft")
     check_settle(settle)
     if settle is None:
-        settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)
+        settle = _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
     return BulkOptions(
         concurrency=concurrency,
         journal=journal,
@@ -82,7 +82,7 @@ def make_options(
         unknown=_unknown(unknown, board_id),
         marker=_marking(marker),
         settle_seconds=settle,
-        workers=concurrency or caller.max_connections,
+        workers=concurrency or pipeline.max_connections,
         waits_for_consent=waits_for_consent,
     )
 
@@ -122,11 +122,11 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
     return cast("Unknown", unknown)
 
 
-def journal_identity(caller: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
+def journal_identity(account: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
     """Return what a journal is bound to, as names and texts.
 
-    It is the service and the account, which `caller` names, the board, and the way in which cards are recognised. A journal that
+    It is the service and the account, which `account` names, the board, and the way in which cards are recognised. A journal that
     was made for another identity is refused.
     """
     board = {} if board_id is None else {"board": board_id}
-    return {**caller, **board, "cards known by": "their marker" if marker else "what they say"}
+    return {**account, **board, "cards known by": "their marker" if marker else "what they say"}

@@ -42,14 +42,14 @@ class BulkRun:
 
     def __init__(
         self,
-        caller: Pipeline,
+        pipeline: Pipeline,
         drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
         options: BulkOptions,
         listeners: Sequence[Listener],
     ) -> None:
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
-        self._caller = caller
+        self._pipeline = pipeline
         self._drafts = drafts
         self._options = options
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
@@ -77,7 +77,7 @@ class BulkRun:
             ledger = await self._open_ledger()
             try:
                 source = open_source(self._drafts, Row)
-                engine = self._engine = Engine(self._caller, source, self._options, ledger=ledger, tally=self._tally)
+                engine = self._engine = Engine(self._pipeline, source, self._options, ledger=ledger, tally=self._tally)
                 if self._is_stopped:
                     engine.halt()
                 conductor = await engine.open(context)
@@ -97,7 +97,7 @@ class BulkRun:
             return options.ledger
         if options.journal is None:
             return Ledger()
-        identity = journal_identity(self._caller.identity, options.board_id, options.marker)
+        identity = journal_identity(self._pipeline.identity, options.board_id, options.marker)
         total = len(self._drafts) if isinstance(self._drafts, Sized) else None
         return await JournalLedger.open(options.journal, identity, options.batch, total)
 

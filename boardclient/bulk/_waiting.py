@@ -212,10 +212,10 @@ class Turns:
     is about to serve. The others wait in `queue`.
     """
 
-    def __init__(self, caller: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
-        limiter = caller.limiter
+    def __init__(self, pipeline: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
+        limiter = pipeline.limiter
         self.pace: Pace | None = None
-        self.slots = caller.slots
+        self.slots = pipeline.slots
         self.limiter = None if limiter is None else GuardedLimiter(limiter)
         self.queue = FifoSemaphore(lambda: _most_queued(limiter))
         self.hold = hold

@@ -54,13 +54,13 @@ class Undo:
         failed: Why cards could not be deleted, by their identifiers.
     """
 
-    def __init__(self, caller: Pipeline, journal: str | os.PathLike[str]) -> None:
+    def __init__(self, pipeline: Pipeline, journal: str | os.PathLike[str]) -> None:
         self.unchanged: list[str] = []
         self.kept: list[KeptCard] = []
         self.gone: list[str] = []
         self.deleted: list[str] = []
         self.failed: dict[str, Exception] = {}
-        self._caller = caller
+        self._pipeline = pipeline
         self._journal = journal
         self._board_id = ""
         self._rows: dict[str, JournalRow] = {}
@@ -71,15 +71,15 @@ class Undo:
 
     async def _plan(self) -> None:
         identity = read_journal(self._journal).identity
-        if identity["service"] != self._caller.identity["service"]:
+        if identity["service"] != self._pipeline.identity["service"]:
             raise JournalError(f"{self._journal} is the journal of {identity['service']}, not of this session's service")
         if "board" not in identity:
             raise JournalError(f"{self._journal} names no board: its cards can't be compared")
         self._board_id = identity["board"]
         note_undone(self._journal, ())  # raises while a run uses it
-        cards: list[Card] = await self._caller.call(operations.BOARD_CARDS.request(self._board_id))
+        cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
         unlisted = await asyncio.to_thread(self._compare, cards)
-        async with contextlib.aclosing(map_calls(self._caller, self._read, unlisted, None)) as results:
+        async with contextlib.aclosing(map_calls(self._pipeline, self._read, unlisted, None)) as results:
             async for result in results:
                 if result.error is not None:
                     raise result.error
@@ -102,7 +102,7 @@ class Undo:
         """
         noted = 0
         try:
-            async with contextlib.aclosing(map_calls(self._caller, self._remove, self.unchanged, None)) as results:
+            async with contextlib.aclosing(map_calls(self._pipeline, self._remove, self.unchanged, None)) as results:
                 async for result in results:
                     if isinstance(result.error, AuthenticationError | CredentialError | SessionClosedError):
                         raise result.error
@@ -121,10 +121,10 @@ class Undo:
         """Return a card, or None if it does not exist. A proxy may respond with 404 to everything for a while."""
         for is_sure in (False, True):
             try:
-                card: Card = await self._caller.call(operations.READ_CARD.request(card_id))
+                card: Card = await self._pipeline.call(operations.READ_CARD.request(card_id))
             except NotFoundError:
                 if not is_sure:
-                    await self._caller.call(operations.BOARD_LISTS.request(self._board_id))
+                    await self._pipeline.call(operations.BOARD_LISTS.request(self._board_id))
             else:
                 _add_shown(card, self._shown)
                 return card
@@ -141,7 +141,7 @@ class Undo:
     async def _delete(self, card_id: str) -> bool:
         """Delete a card. Return False if it was gone already."""
         try:
-            await self._caller.call(operations.DELETE_CARD.request(card_id))
+            await self._pipeline.call(operations.DELETE_CARD.request(card_id))
         except NotFoundError:
             if await self._read(card_id) is not None:
                 raise

@@ -85,7 +85,7 @@ class Credentials:
         (interface 5.6).
         """
         body = request.body
-        if body is not None and place == "body" and self.key is not None and request.definition.signable_body:
+        if body is not None and place == "body" and self.key is not None and request.operation.signable_body:
             signed = self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
             return SignedRequest(request.target, signed)
         return SignedRequest(f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body)

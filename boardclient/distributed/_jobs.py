@@ -329,7 +329,7 @@ async def import_part(
         await database.check()
         if session is None:
             session = await opened.enter_async_context(AsyncSession.from_env(_credentials(job)))
-        if session.cards._runner.limiter is None:
+        if session.cards._pipeline.limiter is None:
             pace = Pace(shared=job.ledger, account=json.dumps(dict(session.identity), sort_keys=True))
             session = session.with_options(limiter=pace)
         opened.push_async_exit(partial(_park, database, job))
@@ -436,7 +436,7 @@ async def _run(
     try:
         await ledger.load()
         checked = make_options(
-            session.cards._runner,
+            session.cards._pipeline,
             drafts,
             journal=None,
             board_id=job.board_id,
@@ -451,7 +451,7 @@ async def _run(
                 run.stop()
 
         listeners = [park] if on_progress is None else [park, on_progress]
-        run = BulkRun(session.cards._runner, drafts, attrs.evolve(checked, ledger=ledger), listeners)
+        run = BulkRun(session.cards._pipeline, drafts, attrs.evolve(checked, ledger=ledger), listeners)
         ledger.on_drain = run.stop
         async with run:
             await run.wait()
