@@ -91,10 +91,6 @@ class Operation(Generic[T]):
         quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
         return Request(self, before + quoted + after, body, named)
 
-    def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
-        """Build a request from checked fields, if its path has no identifier."""
-        return Request(self, self.path, encode(fields), fields=fields)
-
 
 @attrs.define
 class Request(Generic[T]):
@@ -195,19 +191,8 @@ def _list_fields(*, name: object, board_id: object, pos: object) -> dict[str, Js
     return fields
 
 
-def _card_fields(*, name: object, list_id: object, desc: object, due: object, pos: object) -> dict[str, JsonValue]:
-    fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idList": check_identifier(list_id, "list_id")}
-    if desc is not None:
-        fields["desc"] = check_text(desc, "desc")
-    if due is not None:
-        fields["due"] = utc_timestamp(due, "due")
-    if pos is not None:
-        fields["pos"] = check_text(pos, "pos")
-    return fields
-
-
-def draft_fields(draft: CardDraft, desc: str | None) -> dict[str, JsonValue]:
-    """Return the fields of a draft, which has checked its values. `desc` may be its description with a marker."""
+def _card_fields(*, draft: CardDraft, desc: str | None) -> dict[str, JsonValue]:
+    """Return the fields of a draft, which has checked its values. `desc` is its description, or that with a marker."""
     fields: dict[str, JsonValue] = {"name": draft.name, "idList": draft.list_id}
     if desc is not None:
         fields["desc"] = desc

@@ -197,14 +197,14 @@ class Cards(_Resource):
             TypeError, ValueError: a value can't be sent, or an option can't work.
         """
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
+        draft = CardDraft(name, list_id, desc, due, pos)
         if board_id is None and unknown is None and settle is None:
-            request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
+            request = operations.ADD_CARD.request(draft=draft, desc=desc)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
             return await self._pipeline.call(request)
         if is_extended:
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
-        draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
         from boardclient.bulk._options import make_options
 
         options = make_options(

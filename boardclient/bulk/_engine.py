@@ -468,7 +468,7 @@ class Engine:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
         desc = self._reconciler.markers.description(row) if self._options.marker else draft.desc
-        request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc))
+        request = operations.ADD_CARD.request(draft=draft, desc=desc)
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:

@@ -136,9 +136,9 @@ class Memory(Core):
 
     async def call(self, request: Any) -> Any:
         await asyncio.sleep(0)
-        if request.operation == "boards.lists":
+        if request.operation.name == "boards.lists":
             return [BoardList("list")]
-        if request.operation == "boards.cards":
+        if request.operation.name == "boards.cards":
             self.read_at.append(asyncio.get_running_loop().time())
             if self.unreadable is not None:
                 raise self.unreadable

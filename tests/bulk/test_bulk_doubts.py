@@ -210,7 +210,7 @@ async def test_one_card_that_two_responses_name_is_one_row_s() -> None:
     class Repeating(Memory):
         async def call(self, request):  # type: ignore[no-untyped-def]  # -- as its base's
             card = await super().call(request)
-            return self.cards[0] if request.operation == "cards.create" and card.name == "c" else card
+            return self.cards[0] if request.operation.name == "cards.create" and card.name == "c" else card
 
     for options in ({"board_id": None}, {"unknown": "report"}):
         memory = Repeating()

@@ -136,7 +136,7 @@ async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
 
     class Stopping(Memory):
         async def call(self, request: Any) -> Any:
-            if request.operation == "cards.create":
+            if request.operation.name == "cards.create":
                 run.stop()
             return await super().call(request)
 

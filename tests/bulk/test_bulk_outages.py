@@ -77,9 +77,9 @@ class Service(Core):
         if self.down_at <= now < self.up_at:
             self.tried.append(now)
             raise self.failure()
-        if request.operation == "boards.lists":
+        if request.operation.name == "boards.lists":
             return [BoardList("list")]
-        if request.operation == "boards.cards":
+        if request.operation.name == "boards.cards":
             return iter([[Card(name, name, "", None, "list") for name in self.created]])
         name = json.loads(request.body or b"")["name"]
         self.created.append(name)
@@ -182,7 +182,7 @@ class SlowService(Service):
 
     async def call(self, request: Any) -> Any:
         now = asyncio.get_running_loop().time()
-        if request.operation == "cards.create":
+        if request.operation.name == "cards.create":
             if now < self.accepts_at:
                 raise RateLimitError("429", 429, retry_after=self.accepts_at - now)
             if json.loads(request.body or b"")["name"] == self.refused_row:

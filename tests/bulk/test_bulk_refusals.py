@@ -86,7 +86,7 @@ async def test_a_run_that_is_stopped_leaves_what_was_refused_before_as_it_was(mo
     call = memory.call
 
     async def stopping(request: Any) -> Any:
-        if request.operation == "cards.create":
+        if request.operation.name == "cards.create":
             run.stop()
         return await call(request)
 
