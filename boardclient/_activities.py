@@ -1,4 +1,4 @@
-"""How observers, logs and OpenTelemetry follow calls, with the guard around them. No I/O.
+"""How observers, logs and OpenTelemetry follow calls. No I/O.
 
 An activity is a call, an attempt of a call or to exchange a token, a renewal or a bulk run. Instruments are notified of its
 beginning, its events and its end. It holds no credentials.
@@ -6,7 +6,6 @@ beginning, its events and its end. It holds no credentials.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import itertools
 import logging
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
+from boardclient._guards import guarded
 from boardclient.errors import BoardClientError, Effect
 from boardclient.logs import CALLS
 
@@ -34,20 +34,6 @@ _REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", 
 """The headers in which services and proxies identify a request. The interface names none. The first one is logged."""
 _prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
-
-
-def log_failure(what: str) -> None:
-    """Log the exception being handled, with the name of the code that raised it."""
-    _logger.exception("%s failed", what)
-
-
-def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
-    """Call a function of an application and return its value, or log what it raises and return None."""
-    try:
-        return function(*arguments)
-    except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled, so the function itself raised this
-        log_failure(what)
-    return None
 
 
 def new_call_id() -> str:

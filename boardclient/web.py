@@ -23,8 +23,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import attrs
 
 from boardclient._environment import optional, required, requires_extra
+from boardclient._guards import run_in_task, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials, run_to_end, supplied
+from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials
 from boardclient.credentials._exchange import ParseToken
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
@@ -357,7 +358,7 @@ class SignIn:
             SessionClosedError: the session is closed.
         """
         try:
-            return await run_to_end(self._session.exchange, self._finish, *self._checked(query, cookies))
+            return await run_in_task(self._session.exchange.spawn, self._finish, *self._checked(query, cookies))
         except SignInError as error:
             if error.reason == "failed":
                 _logger.warning("%s", str(error))  # a record that is kept must not keep the error

@@ -14,20 +14,17 @@ import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient._activities import Activity, guarded, log_failure
+from boardclient._activities import Activity
+from boardclient._guards import GuardedLimiter
 from boardclient._operations import Request
 from boardclient._responses import status_of
 from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
-
-if TYPE_CHECKING:
-    from boardclient._pace import Limiter
 
 INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
@@ -37,39 +34,6 @@ InterruptionReason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
 class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
     """A bulk run withdrew a call that had not been sent, which applications never see."""
-
-
-class GuardedLimiter:
-    """Wraps an application's limiter, and logs what it raises on leaving and in its `report`."""
-
-    def __init__(self, limiter: Limiter) -> None:
-        if not hasattr(type(limiter), "__aenter__"):
-            raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
-        self._limiter = limiter
-        self._report = getattr(limiter, "report", None)
-
-    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Pass the result of an attempt to the limiter's `report`, if it has one."""
-        if self._report is not None:
-            guarded("a limiter's report", self._report, status, retry_after, seconds)
-
-    async def __aenter__(self) -> None:
-        await type(self._limiter).__aenter__(self._limiter)
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # The return value is ignored: True would swallow a cancellation. The frames are removed, which hold the signed request.
-        task = cast("asyncio.Task[object]", asyncio.current_task())  # a call always runs in a task
-        cancelling = task.cancelling()
-        try:
-            await type(self._limiter).__aexit__(self._limiter, exc_type, exc and exc.with_traceback(None), None)
-        except asyncio.CancelledError:
-            if task.cancelling() > cancelling:
-                raise
-            log_failure("leaving a limiter")  # the limiter raised it: this task was not cancelled meanwhile
-        except Exception:
-            log_failure("leaving a limiter")
 
 
 @attrs.define(eq=False)

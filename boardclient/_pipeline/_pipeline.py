@@ -26,8 +26,9 @@ from boardclient._activities import (
     is_info_logged,
     new_call_id,
 )
+from boardclient._guards import GuardedLimiter
 from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
-from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
+from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._core import ConnectionSlots, SessionCore, check_timeout
 from boardclient._responses import add_words, is_throttling
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult

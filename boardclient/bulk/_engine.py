@@ -20,7 +20,8 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from boardclient import _operations as operations
-from boardclient._pipeline._calls import CallOptions, GuardedLimiter
+from boardclient._guards import GuardedLimiter, wait_to_end
+from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words, is_throttling
 from boardclient.bulk._board import RunBoard
@@ -30,7 +31,7 @@ from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of, to_the_end
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
 from boardclient.errors import Attempt, BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.events import BulkPhase, WaitReason
 from boardclient.models import Card, check_identifier
@@ -146,7 +147,7 @@ class Engine:
         """
         self.halt()
         try:
-            await to_the_end(asyncio.create_task(self._release()))
+            await wait_to_end(asyncio.create_task(self._release()))
         finally:
             # The ledger is closed first, since closing the input may take long.
             await self._source.aclose()

@@ -15,11 +15,11 @@ from itertools import chain, islice, zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
+from boardclient._guards import wait_to_end
 from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
 from boardclient.bulk._life import Row, RowAction, RowKey
 from boardclient.bulk._recognition import Content, IdSet
-from boardclient.bulk._waiting import to_the_end
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft
 
@@ -366,7 +366,7 @@ class JournalLedger(DurableLedger):
         thread = ThreadPoolExecutor(1, "boardclient-journal")
         opening = thread.submit(RunFile.open, path, dict(identity), total)
         try:
-            await to_the_end(asyncio.wrap_future(opening))
+            await wait_to_end(asyncio.wrap_future(opening))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and opening.exception() is None:
                 thread.submit(opening.result().journal.close)
@@ -466,7 +466,7 @@ class JournalLedger(DurableLedger):
         if self._closing is None:
             self._closing = self._submit(self._file.finish, self._take_pending(), self.released)
             self._thread.shutdown(wait=False)
-        await to_the_end(asyncio.wrap_future(self._closing))
+        await wait_to_end(asyncio.wrap_future(self._closing))
 
     def _note(self, seq: int, state: RowState, detail: str) -> None:
         """Keep the state of a row. If it can't be written, the next `admit` or `aclose` raises."""

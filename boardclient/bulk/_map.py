@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from boardclient._guards import wait_to_end
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._source import open_source
-from boardclient.bulk._waiting import to_the_end
 from boardclient.errors import ApiError
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ async def map_calls(
             worker.cancel()
         source.stop()
         try:
-            await to_the_end(asyncio.gather(*workers, return_exceptions=True), cancels=True)
+            await wait_to_end(asyncio.gather(*workers, return_exceptions=True), cancels=True)
         finally:
             await source.aclose()
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from boardclient._activities import PARENT, Activity, followers
+from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine import Engine
 from boardclient.bulk._journal_ledger import JournalLedger
@@ -18,7 +19,6 @@ from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.bulk._source import open_source
-from boardclient.bulk._waiting import to_the_end
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft
 
@@ -82,7 +82,7 @@ class BulkRun:
                     engine.halt()
                 conductor = await engine.open(context)
             except BaseException:
-                await to_the_end(asyncio.create_task(ledger.aclose()))
+                await wait_to_end(asyncio.create_task(ledger.aclose()))
                 raise
         except BaseException as error:
             context.run(activity.end, error)

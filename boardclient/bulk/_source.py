@@ -9,7 +9,7 @@ from contextvars import copy_context
 from itertools import chain, count, islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from boardclient.bulk._waiting import to_the_end
+from boardclient._guards import wait_to_end
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class AsyncSource(Generic[T]):
         """
         self.stop()
         if self._task is not None:  # otherwise the input was never started, and has nothing to close
-            await to_the_end(self._task, cancels=True)
+            await wait_to_end(self._task, cancels=True)
 
     def _add(self, index: int, item: object) -> None:
         if self._is_closing:

@@ -1,6 +1,6 @@
 """What the requests of a run wait for: outages, missing consent, refusals with 429, limiters and connections.
 
-Each wait is bounded, but for consent. `to_the_end` waits for tasks of a run.
+Each wait is bounded, but for consent.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from boardclient._guards import GuardedLimiter
 from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
-from boardclient._pipeline._calls import CallWithdrawn, GuardedLimiter
+from boardclient._pipeline._calls import CallWithdrawn
 from boardclient._pipeline._core import FifoSemaphore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
@@ -318,24 +319,3 @@ def _most_queued(limiter: Limiter | None) -> int:
 
 
 # --- what ends with a run
-
-
-async def to_the_end(task: asyncio.Future[Any], *, cancels: bool = False) -> None:
-    """Wait until a task or future is done, and raise its error. A cancellation of the caller is raised afterwards.
-
-    With `cancels` it also cancels the task.
-    """
-    cancellation: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancellation = error
-            if cancels:
-                task.cancel()
-    if cancellation is not None:
-        with contextlib.suppress(asyncio.CancelledError):
-            task.exception()  # retrieved, so that asyncio does not log it
-        raise cancellation
-    if not task.cancelled():  # before it began
-        task.result()

@@ -13,10 +13,10 @@ from typing import Final
 import attrs
 
 from boardclient import _operations as operations
+from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._map import map_calls
 from boardclient.bulk._recognition import Content
-from boardclient.bulk._waiting import to_the_end
 from boardclient.bulk.journal import JournalRow, note_undone, read_journal, read_rows
 from boardclient.errors import AuthenticationError, CredentialError, JournalError, NotFoundError, SessionClosedError
 from boardclient.models import Card
@@ -115,7 +115,7 @@ class Undo:
             await self._note(self._over[noted:])
 
     async def _note(self, card_ids: Sequence[str]) -> None:
-        await to_the_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
+        await wait_to_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
 
     async def _read(self, card_id: str) -> Card | None:
         """Return a card, or None if it does not exist. A proxy may respond with 404 to everything for a while."""

@@ -1,28 +1,24 @@
-"""Credentials, the protocol of what provides them, and the guards of applications' code (interface section 5).
-
-Nothing is read or written here. `supplied` and `run_to_end` run code in tasks, also for stores and for `web`.
-"""
+"""Credentials, and the protocol of what provides them (interface section 5). No I/O."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 from urllib.parse import quote
 
 import attrs
 from multidict import CIMultiDict
 
 from boardclient import _wire
-from boardclient._activities import guarded, log_failure
+from boardclient._guards import guarded, log_failure
 from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked, masked_text, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport._values import RawResponse
-from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError, ShownRequest
+from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled
 
 T = TypeVar("T")
@@ -30,8 +26,6 @@ CredentialsIn = Literal["body", "query"]
 
 _SHORTEST_REFUSED: Final = 8
 """The length of a credential that paths may not hold. A shorter one may be a part of a path by chance."""
-SUPPLIED_SECONDS: Final = 30.0
-"""How long a step at a store, or `parse_token`, may take."""
 
 
 @attrs.define
@@ -360,95 +354,3 @@ def own_error(error: CredentialError) -> CredentialError:
     own = copy.copy(error)
     own.message, own.attempts, own.__cause__ = str(error), (), error.__cause__
     return own
-
-
-# --- code that applications supply
-
-
-class Overtaken(Exception):  # noqa: N818 -- it is raised to end a wait, and no failure
-    """The task that a guarded call was to end with has ended first."""
-
-
-@attrs.frozen
-class _Outcome:
-    # asyncio prints results of tasks in debug mode, and this one may be a token.
-    value: Any = attrs.field(default=None, repr=False)
-    error: BaseException | None = attrs.field(default=None, repr=False)
-
-
-async def _outcome_of(caught: type[BaseException], function: Callable[..., object], *arguments: object) -> _Outcome:
-    try:
-        value = function(*arguments)
-        return _Outcome(await value if inspect.isawaitable(value) else value)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except caught as error:
-        return _Outcome(error=error)
-
-
-async def run_to_end(exchange: Exchange, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
-    """Run a function in a task of the session, which continues if the caller is cancelled.
-
-    Raises:
-        SessionClosedError: the session is closed, or was closed meanwhile.
-    """
-    task = exchange.spawn(_outcome_of(Exception, function, *arguments))
-    await asyncio.wait({task})
-    if task.cancelled():
-        raise SessionClosedError("the session was closed during the exchange")
-    outcome = task.result()
-    if outcome.error is not None:
-        raise outcome.error
-    return cast("T", outcome.value)
-
-
-async def supplied(
-    name: str,
-    function: Callable[..., object],
-    *arguments: object,
-    is_valid: Callable[[Any], bool],
-    expected: str,
-    seconds: float = SUPPLIED_SECONDS,
-    grace_seconds: float = 0.0,
-    until: asyncio.Task[None] | None = None,
-) -> Any:
-    """Call an application's function, async or not, which may do anything.
-
-    Raises:
-        CredentialError: it raised, took longer than `seconds`, or returned something else than `expected`. What it raised is the
-            cause. The message and cause of a `CredentialError` are kept.
-        Overtaken: the task `until` ended first.
-    """
-    # BaseException: also a CancelledError that the application raised itself
-    task = asyncio.create_task(_outcome_of(BaseException, function, *arguments))
-    del arguments  # one may be a token, and the frame stays with an error
-    try:
-        await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=grace_seconds)
-        raise
-    finally:
-        task.cancel()  # it is not waited for: it may ignore this
-    if not task.done():
-        if until is not None and until.done():
-            raise Overtaken
-        raise CredentialError(f"{name} did not return within {seconds:g} s")
-    outcome = task.result()
-    if outcome.error is not None:
-        failure = _supplied_failure(name, outcome.error)
-    elif is_valid(outcome.value):
-        return outcome.value
-    else:
-        failure = CredentialError(f"{name} returned {type(outcome.value).__name__}, not {expected}")
-    del outcome, task  # the value may be a token
-    raise failure
-
-
-def _supplied_failure(name: str, error: BaseException) -> CredentialError:
-    """Return the error for what an application's function raised."""
-    if isinstance(error, ConsentRequired):
-        return error
-    is_told = isinstance(error, CredentialError)
-    failure = CredentialError(str(error) if is_told else f"{name} raised {type(error).__name__}")
-    failure.__cause__ = error.__cause__ if is_told else error
-    return failure

@@ -18,9 +18,10 @@ from urllib.parse import quote, urlencode
 
 import attrs
 
+from boardclient._guards import run_in_task
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient._responses import add_words
-from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error, run_to_end
+from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error
 from boardclient.credentials._exchange import Authorize, OAuthClientConfig, ParseToken
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import MemoryTokenStore, StoredToken, Token, TokenStore
@@ -373,7 +374,7 @@ class OAuthCredentials(CredentialObserver):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        await run_to_end(session.exchange, self._request_and_keep, code, session.exchange, code_verifier)
+        await run_in_task(session.exchange.spawn, self._request_and_keep, code, session.exchange, code_verifier)
 
     @raises_without_frames
     async def request_token(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> Token:
@@ -386,7 +387,7 @@ class OAuthCredentials(CredentialObserver):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        return await run_to_end(session.exchange, self._request, code, session.exchange, code_verifier)
+        return await run_in_task(session.exchange.spawn, self._request, code, session.exchange, code_verifier)
 
     async def _request(self, code: str, exchange: Exchange, verifier: str | None) -> Token:
         check_filled(code, "the code")

@@ -20,8 +20,9 @@ from typing import Any, Final
 import attrs
 
 from boardclient._activities import PARENT, Activity, followers
+from boardclient._guards import Overtaken, supplied
 from boardclient._redaction import raises_without_frames, without_frames
-from boardclient.credentials._credentials import Credentials, Exchange, Overtaken, supplied
+from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._exchange import AuthorizationRequest, OAuthClientConfig
 from boardclient.credentials._stores import GuardedStore, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeA
 import attrs
 
 from boardclient._environment import requires_extra
+from boardclient._guards import SUPPLIED_SECONDS, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets, without_frames
-from boardclient.credentials._credentials import SUPPLIED_SECONDS, filled, supplied
+from boardclient.credentials._credentials import filled
 from boardclient.errors import CredentialError
 
 if TYPE_CHECKING:
