@@ -23,7 +23,7 @@ from boardclient import _operations as operations
 from boardclient._guards import GuardedLimiter, wait_to_end
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import add_words, is_throttling
+from boardclient._responses import add_words, ends_run, is_throttling
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
@@ -43,7 +43,7 @@ _LOOK_SECONDS: Final = 0.02
 _LEAST_AHEAD: Final = 16
 """How many rows are taken from the input together, at least, if nothing is logged."""
 _MOST_REFUSED: Final = 10_000
-"""How many rows that an earlier run saw refused are kept for the end. Beyond that they are sent in the order of the input."""
+"""How many rows that were refused wait for the board to be read, those of earlier runs and those of this one each."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
 _RESEND_SECONDS: Final = 0.5
@@ -80,9 +80,10 @@ class Engine:
         self._ready = deque[Row]()  # rows to be sent: those that were put off, the longest ago first, then the others
         self._kept_back: dict[str, Row] = {}  # the last row of each list, whose card makes the next listing longer
         self._refused_before: list[Row] = []  # by an earlier run: they are sent after all others
+        self._to_send_again: list[Row] = []  # those of them that the board does not show
         self._paused: dict[Row, asyncio.TimerHandle] = {}
-        self._refused, self._doubted, self._open_rows = deque[Row](), deque[Row](), deque[Row]()
-        self._aside = {"refused": self._refused, "doubted": self._doubted, "open": self._open_rows}
+        self._refused, self._failed, self._doubted, self._open_rows = deque[Row](), deque[Row](), deque[Row](), deque[Row]()
+        self._aside = {"refused": self._refused, "failed": self._failed, "doubted": self._doubted, "open": self._open_rows}
 
         # The tasks, and what wakes them.
         self._conductor: asyncio.Task[None] | None = None
@@ -243,6 +244,8 @@ class Engine:
                 insort_left(self._ready, row, key=_put_off_at)
             case "set aside":
                 self._aside[row.state].append(row)
+                if row.state == "failed":  # what the next run reads if this one is killed before the board is read
+                    self._ledger.add_outcome(row, "failed", error=row.error)
                 self._set_most()
             case "withdraw":
                 self._ledger.withdraw([row])
@@ -323,9 +326,10 @@ class Engine:
         elif event in {"lost", "lost too often"}:
             row.sends += 1
             pause = _RESEND_SECONDS * 2 ** (row.sends - 1)
-            self._lost_at = row.doubted_at = self._loop.time()
+            self._lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
+        row.doubted_at = self._loop.time()
         if event not in {"given back", "put off"}:
             if row.state == "resent" and row.error is not None and not event.startswith("lost"):
                 row.error.add_note(f"sent again: {failure}")
@@ -351,7 +355,7 @@ class Engine:
 
     def _set_most(self) -> None:
         """Set how many workers may have a row, but for a hold: what decides about it has changed."""
-        is_shut = self.is_halted or self._tally.phase == "reading the board" or len(self._doubted) >= _MOST_DOUBTS
+        is_shut = self.is_halted or self._tally.phase == "reading the board" or self._has_too_many
         self._most = 0 if is_shut else 2 * self._options.workers
 
     @property
@@ -396,7 +400,7 @@ class Engine:
     @property
     def _wanted(self) -> int:
         """How many rows the feeder is to take now."""
-        is_full = self._busy + len(self.results.untaken) >= 2 * self._options.workers
+        is_full = self._busy + len(self.results.untaken) >= 2 * self._options.workers or self._are_refused_first
         return 0 if is_full or 2 * len(self._ready) > self._ahead else self._ahead
 
     async def _feed(self) -> None:
@@ -417,8 +421,6 @@ class Engine:
             self._is_exhausted = not rows
             for row in rows:
                 self._admit(row)
-            if len(self._refused_before) >= _MOST_REFUSED:
-                await self._admit_refused()
             self._dispatch()
 
     # --- the workers
@@ -534,10 +536,15 @@ class Engine:
         while True:
             if not self._is_quiet:
                 await self._wait_for_change()
-            elif self._refused_before:
+            elif self._to_send_again:
                 await self._admit_refused()
+            elif self._refused_before:
+                await self._check_refused_before()
             elif self._refused:  # nothing is left to send that could show whose fault the refusals were
                 self._happen(self._refused.popleft(), "accepted another")
+            elif len(self._failed) >= _MOST_REFUSED:
+                await self._audit()
+                self._begin_phase("creating")
             elif self._doubted or (self._open_rows and self._has_grown and not self._kept_back):
                 reads_at_end = True
                 await self._reconcile()
@@ -549,19 +556,53 @@ class Engine:
                 await self._give_up()
             elif self._is_exhausted:
                 break
+            elif self._failed:
+                await self._audit()
+                self._begin_phase("creating")
             else:
                 await self._wait_for_change()
         # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
-        if reads_at_end:
-            self._begin_phase("reading the board", "the board is read for the audit")
+        if reads_at_end or self._failed:
+            await self._audit()
+
+    async def _audit(self) -> None:
+        """Read the board, and end the rows that have failed: a service may have done what it refused."""
+        self._begin_phase("reading the board", "the board is read for the audit")
+        try:
+            self._tally.audit, findings = await self._reconciler.audit(self._failed, [*self._doubted, *self._open_rows])
+        except BoardClientError as error:
+            self._tally.audit_error = error  # the results stay as they are
+            findings = [RowFinding(row) for row in self._failed]
+        self._failed.clear()
+        for finding in findings:
+            self._note_finding(finding)
+
+    async def _check_refused_before(self) -> None:
+        """Read the board before rows are sent again that an earlier run saw refused: a service may have done what it refused."""
+        rows, self._refused_before = self._refused_before, []
+        findings = [RowFinding(row) for row in rows]
+        if self._reads_board:
+            self._begin_phase("reading the board", "the board is read before refused rows are sent again")
             try:
-                self._tally.audit = await self._reconciler.audit()
+                findings = await self._reconciler.check(rows, [*self._doubted, *self._open_rows])
             except BoardClientError as error:
-                self._tally.audit_error = error  # the results stay as they are
+                if ends_run(error):
+                    raise
+                why = f"{_LINE}: it was refused before, and is not sent again while the board can't be read: {error.message}"
+                findings = []
+                for row in rows:
+                    self._happen(row, "unsendable", error=BoardClientError(why))
+            self._begin_phase("creating")
+        for finding in findings:
+            if finding.card is None and finding.error is None:
+                self._to_send_again.append(finding.row)
+            else:
+                finding.row.is_earlier = True
+                self._note_finding(finding)
 
     async def _admit_refused(self) -> None:
         """Let some of the rows that an earlier run saw refused be sent."""
-        rows, self._refused_before = self._refused_before[: self._ahead], self._refused_before[self._ahead :]
+        rows, self._to_send_again = self._to_send_again[: self._ahead], self._to_send_again[self._ahead :]
         await self._ledger.log_refused(rows)
         for row in rows:
             row.detail = None
@@ -577,14 +618,17 @@ class Engine:
             while not self._is_quiet:
                 await self._wait_for_change()
         self._begin_phase("reading the board")
-        self._has_grown = False
-        findings = await self._reconciler.reconcile([*self._doubted, *self._open_rows])
+        self._has_grown, is_outage = False, self._hold.reason is not None
+        findings = await self._reconciler.reconcile([*self._doubted, *self._open_rows], self._failed)
         self._doubted.clear()
         self._open_rows.clear()
         self._listed_at = self._loop.time()
         for finding in findings:
             self._note_finding(finding)
         self._begin_phase("creating")
+        if is_outage and self._hold.reason is not None and (error := findings[0].error) is not None:
+            # A card of the rows that were kept back proves others absent, once the service accepts requests again.
+            self.halt(_waited(error, "nothing was accepted for too long"))
         self._dispatch()
 
     def _note_finding(self, finding: RowFinding) -> None:
@@ -597,6 +641,8 @@ class Engine:
             self._happen(row, "found", card)
         elif error is not None:
             self._happen(row, "undecided", error=error)
+        elif row.state == "failed":
+            self._happen(row, "absent")
         elif row.sends >= MOST_SENDS:
             why = f"sent {row.sends} times, and not on the board: {row.error}"
             self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))
@@ -629,7 +675,7 @@ class Engine:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
         for timer in self._paused.values():
             timer.cancel()
-        places = (self._ready, self._paused, self._refused, self._doubted, self._open_rows)
+        places = (self._ready, self._paused, self._refused, self._failed, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
         for place in (*places, self._kept_back):
             place.clear()
@@ -638,11 +684,21 @@ class Engine:
             self._happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)
 
     @property
+    def _has_too_many(self) -> bool:
+        """Whether so many rows wait for the board to be read that no more are sent before."""
+        return len(self._doubted) >= _MOST_DOUBTS or len(self._failed) >= _MOST_REFUSED
+
+    @property
+    def _are_refused_first(self) -> bool:
+        """Whether no more rows are taken from the input before those are sent that an earlier run saw refused."""
+        return len(self._refused_before) >= _MOST_REFUSED or bool(self._to_send_again)
+
+    @property
     def _is_quiet(self) -> bool:
         """Whether no request is under way, and none will be unless the conductor does something."""
         has_rows = self._ready or self._paused or (self._refused and self._hold.reason is not None)
-        is_fed = self._is_exhausted or self._source.is_waiting
-        return not self._busy and (len(self._doubted) >= _MOST_DOUBTS or (is_fed and not has_rows))
+        is_fed = self._is_exhausted or self._source.is_waiting or self._are_refused_first
+        return not self._busy and (self._has_too_many or (is_fed and not has_rows))
 
     async def _wait_for_change(self, seconds: float | None = None) -> None:
         self._change.clear()

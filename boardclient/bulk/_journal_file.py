@@ -30,8 +30,11 @@ _BOOT: Path = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_SECONDS: Final = 30.0
 """How long a commit waits for readers to release their locks."""
 
+# A row that is sent again gets a new number. Its secret marker stays that of the first: a card of an earlier request may show it.
+_FIRST_NUMBERS: Final = "CREATE TABLE IF NOT EXISTS first_numbers (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL)"
 # A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created.
-_SCHEMA: Final = """
+_SCHEMA: Final = f"""
+{_FIRST_NUMBERS};
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL UNIQUE, content TEXT NOT NULL, run INTEGER NOT NULL);
 CREATE TABLE outcomes (
@@ -97,6 +100,12 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _damage(path, "its metadata can't be read") from error
+
+
+def first_number(connection: sqlite3.Connection) -> str:
+    """Return the SQL of the number from which a row's marker is derived. A reader may meet a journal of an earlier version."""
+    is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'first_numbers'").fetchone()
+    return "coalesce((SELECT first FROM first_numbers AS f WHERE f.seq = rows.seq), rows.seq)" if is_there else "rows.seq"
 
 
 @contextlib.contextmanager
@@ -267,6 +276,7 @@ class JournalFile:
             mark = lock.read(meta.secret)
             _check(connection, target, meta, mark)
             _make_durable(connection)
+            connection.execute(_FIRST_NUMBERS)  # journals of earlier versions do not have it
             journal = cls(target, connection, lock, meta)
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 with journal.transaction():

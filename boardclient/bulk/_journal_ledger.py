@@ -48,7 +48,7 @@ _FIND_BY_CONTENT: Final = (
     " WHERE coalesce(state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
 )
 _DOUBTS: Final = (
-    "SELECT seq, content FROM rows LEFT JOIN outcomes USING (seq)"
+    "SELECT seq, coalesce(first, seq), content FROM rows LEFT JOIN first_numbers USING (seq) LEFT JOIN outcomes USING (seq)"
     " WHERE run < ? AND coalesce(state, 'logged') IN ('logged', 'unknown') ORDER BY seq"
 )
 _BASELINE: Final = "SELECT card_id FROM baseline"
@@ -88,6 +88,8 @@ class RunFile:
             file.set_meta("path", str(file.path))
             file.set_meta("inode", file.path.stat().st_ino)
             file.set_meta("total", total)
+        self.first: dict[int, int] = dict(file.connection.execute("SELECT seq, first FROM first_numbers"))
+        """The first numbers of rows that have got another one since."""
         self.done = IdSet(self.ids(_DONE))
         """The cards of rows of earlier runs."""
         if not is_rehearsal:
@@ -167,7 +169,7 @@ class RunFile:
         """Return the rows in doubt that the input of this run has not reached."""
         with self.journal.guarded():
             rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
-        return [Doubt(seq, read_content(content)) for seq, content in rows if not self._seen[seq]]
+        return [Doubt(first, read_content(content)) for seq, first, content in rows if not self._seen[seq]]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -261,14 +263,19 @@ class RunFile:
             return row.seq, "in doubt", row.detail
         if row.state == "failed":
             return row.seq, "send", row.detail  # logged by `log_refused`
-        return self._renumber(row.seq, content), "send", None
+        # What was deleted may be listed for a while, with the marker of the row.
+        return self._renumber(row.seq, content, keeps_marker=row.state != "undone"), "send", None
 
-    def _renumber(self, seq: int, content: str) -> int:
+    def _renumber(self, seq: int, content: str, *, keeps_marker: bool = True) -> int:
         """Give a row that is sent again a new number, as the mark expects."""
         self.last += 1
         values = (self.last, content, self.run, seq)
         self._connection.execute("UPDATE rows SET seq = ?, content = ?, run = ? WHERE seq = ?", values)
         self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (seq,))
+        self._connection.execute("DELETE FROM first_numbers WHERE seq = ?", (seq,))
+        first = self.first.pop(seq, seq)
+        self.first[self.last] = first if keeps_marker else self.last
+        self._connection.execute("INSERT INTO first_numbers VALUES (?, ?)", (self.last, self.first[self.last]))
         return self.last
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
@@ -389,7 +396,7 @@ class JournalLedger(DurableLedger):
         """
         decisions = await self._do(self._file.admit, [(row.key, row.draft) for row in rows], self._take_pending())
         for row, (seq, action, detail) in zip(rows, decisions, strict=True):
-            row.seq = seq
+            row.seq, row.first_seq = seq, self._file.first.get(seq)
             if action != "send" or detail is not None:
                 row.action, row.detail, row.is_earlier = action, detail, action == "in doubt"
         self._logged = self._file.last
@@ -398,7 +405,7 @@ class JournalLedger(DurableLedger):
         """Log rows that an earlier run saw refused, right before they are sent."""
         entries = [(row.seq, row.draft) for row in rows]
         for row, seq in zip(rows, await self._do(self._file.log_refused, entries, self._take_pending()), strict=True):
-            row.seq = seq
+            row.seq, row.first_seq = seq, self._file.first[seq]
         self._logged = self._file.last
 
     def release(self, row: Row) -> None:

@@ -23,7 +23,7 @@ sent; reported as unknown; deleted again. The next run sends those that failed o
 
 
 class Doubt(NamedTuple):
-    """A row of an earlier run in doubt. Its content is without a marker."""
+    """A row of an earlier run in doubt, by the number of its marker. Its content is without a marker."""
 
     seq: int
     content: Content

@@ -22,13 +22,14 @@ RowAction: TypeAlias = Literal["send", "done", "in doubt"]
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
 """What a run does with a row of unknown effect: read the board, report it, or send it again."""
 
-State: TypeAlias = Literal["new", "ready", "sent", "refused", "doubted", "open", "again", "resent", "ended"]
+State: TypeAlias = Literal["new", "ready", "sent", "refused", "failed", "doubted", "open", "again", "resent", "ended"]
 """Where a row is.
 
 "new": taken from the input. "ready": it may be sent, and none of its cards can exist. "sent": its request is under way.
-"refused": its request was refused, and no later one has been accepted yet. "doubted": its card may exist, until the board is
-read. "open": a listing lacks its card, and only a longer one proves that there is none. "again", "resent": as "ready" and "sent",
-while a card of an earlier request may exist. "ended": it has a result, or is left to the next run.
+"refused": its request was refused, and no later one has been accepted yet. "failed": it was refused for a reason of its own, and
+the board was not read since. "doubted": its card may exist, until the board is read. "open": a listing lacks its card, and only a
+longer one proves that there is none. "again", "resent": as "ready" and "sent", while a card of an earlier request may exist.
+"ended": it has a result, or is left to the next run.
 """
 
 Event: TypeAlias = Literal[
@@ -62,26 +63,31 @@ _EVERY_LIFE: Final[Life] = {
     ("sent", "given back"): ("ready", "queue first"),
     ("sent", "created"): ("ended", "created"),
     ("sent", "put off"): ("ready", "pause"),
-    ("sent", "waited too long"): ("ended", "failed"),
     ("sent", "refused"): ("refused", "set aside"),
-    ("sent", "refused too often"): ("ended", "failed"),
     # whose fault a refusal is
     ("refused", "taken"): ("sent", "nothing"),
-    ("refused", "accepted another"): ("ended", "failed"),
     ("refused", "outage is over"): ("ready", "queue first"),
     # a stop
     ("new", "stopped"): ("ended", "withdraw"),
     ("ready", "stopped"): ("ended", "withdraw"),
     ("refused", "stopped"): ("ended", "failed"),
 }
+_BELIEVED: Final[Life] = {
+    ("sent", "waited too long"): ("ended", "failed"),
+    ("sent", "refused too often"): ("ended", "failed"),
+    ("refused", "accepted another"): ("ended", "failed"),
+}
+"""Refusals where the board is not read."""
 _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "report": {
+        **_BELIEVED,
         ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("ended", "unknown"),
         ("sent", "lost"): ("ended", "unknown"),
         ("sent", "lost too often"): ("ended", "unknown"),
     },
     "resend": {
+        **_BELIEVED,
         ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("again", "queue"),
         ("sent", "lost"): ("again", "pause"),
@@ -100,6 +106,17 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "reconcile": {
         ("new", "admitted"): ("ready", "keep back"),
         ("new", "in doubt"): ("doubted", "set aside"),
+        # a refused row of an earlier run, whose card is listed or may be
+        ("new", "found"): ("ended", "found"),
+        ("new", "undecided"): ("ended", "unknown"),
+        # a refusal is believed once the board does not show the row's card
+        ("sent", "waited too long"): ("failed", "set aside"),
+        ("sent", "refused too often"): ("failed", "set aside"),
+        ("refused", "accepted another"): ("failed", "set aside"),
+        ("failed", "found"): ("ended", "found"),
+        ("failed", "absent"): ("ended", "failed"),
+        ("failed", "undecided"): ("ended", "unknown"),
+        ("failed", "stopped"): ("ended", "failed"),
         ("sent", "lost"): ("doubted", "set aside"),
         ("sent", "lost too often"): ("doubted", "set aside"),
         ("doubted", "stopped"): ("ended", "unknown"),
@@ -148,7 +165,9 @@ class Row:
     marker: str | None = None
     """The marker in its card's description, once it was made."""
     doubted_at: float = 0.0
-    """When its effect became unknown in this run, on the loop's clock."""
+    """When its last request failed in this run, on the loop's clock."""
+    first_seq: int | None = None
+    """The number that the ledger gave it first, if `seq` is a later one. Its secret marker stays that of this number."""
     named: str | None = None
     """The card that a response named, though it was known already: a service may give identifiers again."""
     absent_from: Extent | None = None

@@ -285,7 +285,10 @@ class RowMarkers:
             Exception: any error that the caller's function raises.
         """
         if row.marker is None and self._marking:
-            made = self._marking(row.draft) if callable(self._marking) else secret_marker(self._secret, row.seq)
+            if callable(self._marking):
+                made = self._marking(row.draft)
+            else:
+                made = secret_marker(self._secret, row.seq if row.first_seq is None else row.first_seq)
             row.marker = check_marker(made)
             self._made.add(row.marker.casefold())
         return row.marker

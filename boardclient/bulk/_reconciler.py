@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from boardclient._responses import add_words, ends_run
 from boardclient.bulk._board import RunBoard
-from boardclient.bulk._ledger import Doubt, Ledger
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof import Claim, Evidence, Listing, Samples, Suspects, find_equal
+from boardclient.bulk._proof import Claim, Evidence, Listing, Missing, Samples, Suspects, find_equal
 from boardclient.bulk._recognition import EqualCards, Marking, RowMarkers, digest, markers, normal
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
@@ -80,8 +80,8 @@ class Reconciler:
 
     # --- rows in doubt
 
-    async def reconcile(self, rows: Sequence[Row]) -> list[RowFinding]:
-        """Read the board, and return a finding for each row.
+    async def reconcile(self, rows: Sequence[Row], refused: Sequence[Row]) -> list[RowFinding]:
+        """Read the board, and return a finding for each row. The cards of `refused` rows are no other row's.
 
         No other row may be in flight, since a card that is being created could be taken for that of a row in doubt.
 
@@ -89,9 +89,7 @@ class Reconciler:
             BoardClientError: an error that ends the run. If the board can't be read for another reason, the findings say so.
         """
         try:
-            listing = await self._listing(rows)
-            await self._board.read_lists()  # after the cards, so that they were listed if it is open
-            missing = await self._board.look_for_missing(listing, self._samples.ids)
+            listing, missing = await self._read(rows, refused)
         except BoardClientError as error:
             if ends_run(error):
                 raise
@@ -100,19 +98,30 @@ class Reconciler:
         if missing.is_incomplete:
             total = listing.confirmed + len(missing.deleted) + missing.hidden
             why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
-        findings = await self._judge(rows, listing, why)
-        for row, card, unknown, _ in findings:
-            if card is not None:
-                self._recovered += 1
-                self._replaced += listing.has_row(card.id)
-                self.note_known(row, card.id)
-            elif unknown is not None:
-                self._unknown.append(row)
-        return findings
+        return await self._judge(rows, refused, listing, why)
 
-    async def _listing(self, rows: Sequence[Row] = ()) -> Listing:
-        """Read the cards, and note in which reading each was listed first. `rows` are in doubt, as the unknown ones are."""
-        listing = await self._board.listing(self._samples.ids, self._recycling([*rows, *self._unknown]))
+    async def check(self, refused: Sequence[Row], doubted: Sequence[Row]) -> list[RowFinding]:
+        """Read the board, and return a finding for each refused row: a service may have done what it refused.
+
+        Raises:
+            BoardClientError: the board could not be read.
+        """
+        listing, _ = await self._read(doubted, refused)
+        return await self._judge_refused(refused, doubted, listing)
+
+    async def _read(self, rows: Sequence[Row], refused: Sequence[Row]) -> tuple[Listing, Missing]:
+        listing = await self._listing(rows, refused)
+        await self._board.read_lists()  # after the cards, so that they were listed if it is open
+        return listing, await self._board.look_for_missing(listing, self._samples.ids)
+
+    async def _listing(self, rows: Sequence[Row], refused: Sequence[Row]) -> Listing:
+        """Read the cards, and note in which reading each was listed first.
+
+        `rows` are in doubt, as the unknown ones are: a card with a known identifier may be theirs by now. It is a refused row's
+        only if it shows its secret marker.
+        """
+        marked = refused if self.markers.are_secret else ()
+        listing = await self._board.listing(self._samples.ids, self._recycling([*rows, *self._unknown, *marked]))
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
@@ -141,13 +150,12 @@ class Reconciler:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
-    async def _judge(self, rows: Sequence[Row], listing: Listing, incomplete: str | None) -> list[RowFinding]:
+    async def _judge(
+        self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, incomplete: str | None
+    ) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
         cards = listing.unaccounted
-        others = await self._ledger.other_doubts() if cards else ()
-        self.markers.know(doubt.seq for doubt in others)
-        evidence = Evidence(self._samples, listing, self.markers)
-        found, unclear = self._recognise([*rows, *self._unknown], others, listing, evidence)
+        found, unclear, evidence = await self._recognise([*rows, *self._unknown], refused, listing)
         owned = {card.id for card in found.values()}
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
@@ -166,20 +174,55 @@ class Reconciler:
             else:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
+        return await self._noted(findings, resembling, listing)
+
+    async def _judge_refused(self, refused: Sequence[Row], doubted: Sequence[Row], listing: Listing) -> list[RowFinding]:
+        """Return a finding for each refused row. Its card exists, or may, only if one shows its marker or equals it."""
+        if not refused:
+            return []
+        rows = [*doubted, *self._unknown]
+        found, unclear, _ = await self._recognise(rows, refused, listing)
+        findings: list[RowFinding] = []
+        resembling: dict[int, Sequence[Card]] = {}
+        for place, row in enumerate(refused, len(rows)):
+            if place in found:
+                findings.append(RowFinding(row, found[place]))
+            elif possible := unclear.get(place):
+                resembling[row.seq] = possible
+                findings.append(_unknown(row, _why(possible, is_equal=True)))
+            else:
+                findings.append(RowFinding(row))
+        return await self._noted(findings, resembling, listing)
+
+    async def _noted(
+        self, findings: list[RowFinding], resembling: Mapping[int, Sequence[Card]], listing: Listing
+    ) -> list[RowFinding]:
+        """Note and return what a listing says about rows, and the cards that may be theirs, by the numbers of the rows."""
+        for row, card, unknown, _ in findings:
+            if card is not None:
+                self._recovered += 1
+                self._replaced += listing.has_row(card.id)
+                self.note_known(row, card.id)
+            elif unknown is not None:
+                self._unknown.append(row)
         for some in {id(some): some for some in resembling.values()}.values():  # most rows have the same
             self._named.update(card.id for card in some)
         if resembling:
             await self._ledger.note_resembling({seq: some[:_MOST_NAMED] for seq, some in resembling.items()})
         return findings
 
-    def _recognise(
-        self, rows: Sequence[Row], others: Sequence[Doubt], listing: Listing, evidence: Evidence
-    ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
-        """Return the card of each row by its place, and the cards of rows for which it is not clear. `others` follow `rows`.
+    async def _recognise(
+        self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing
+    ) -> tuple[dict[int, Card], dict[int, list[Card]], Evidence]:
+        """Return the card of each row by its place, the cards of rows for which it is not clear, and what the samples show.
 
-        A card whose identifier is known is a row's if it shows its secret marker. If it shows another marker of the row, equals
-        the row, or was named by its response, that is not clear.
+        The places are those of rows in doubt, and then of refused ones. A card whose identifier is known is a row's if it shows
+        its secret marker. If it shows another marker of the row, equals the row, or was named by its response, that is not clear.
         """
+        rows = [*doubted, *refused]
+        others = await self._ledger.other_doubts() if listing.unaccounted else ()
+        self.markers.know(doubt.seq for doubt in others)
+        evidence = Evidence(self._samples, listing, self.markers)
         trusted = listing.recycled if self.markers.are_secret else ()
         marked, unclear_marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
         claims = {
@@ -191,12 +234,13 @@ class Reconciler:
         owned = {card.id for card in marked.values()}
         free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in owned]
         equal, unclear_equal = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
-        known, copies = self._known_cards(rows, claims, listing, evidence), listing.copies()
+        in_doubt = {place: claim for place, claim in claims.items() if place < len(doubted)}
+        known, copies = self._known_cards(rows, in_doubt, listing, evidence), listing.copies()
         by_id = {card.id: card for card in chain(listing.unaccounted, listing.recycled)}
         # While known cards are missing, a card may be one of them, listed with another identifier.
         others_own = self._board.sent_like(equal.values()) if listing.missing else set[str]()
         for place in claims:
-            row, cards = rows[place], known[place]
+            row, cards = rows[place], known.get(place, [])
             if place in equal and (
                 cards
                 or equal[place].id in others_own
@@ -208,7 +252,7 @@ class Reconciler:
                 cards.append(named)
             if cards:
                 unclear_equal[place] = list({card.id: card for card in chain(unclear_equal.get(place, ()), cards)}.values())
-        return {**marked, **equal}, {**unclear_marked, **unclear_equal}
+        return {**marked, **equal}, {**unclear_marked, **unclear_equal}, evidence
 
     def _known_cards(
         self, rows: Sequence[Row], claims: Mapping[int, Claim], listing: Listing, evidence: Evidence
@@ -247,22 +291,25 @@ class Reconciler:
 
     # --- the audit
 
-    async def audit(self) -> BulkAudit:
-        """Read the board again, and compare it with the ledger.
+    async def audit(self, refused: Sequence[Row], doubted: Sequence[Row]) -> tuple[BulkAudit, list[RowFinding]]:
+        """Read the board again, compare it with the ledger, and return a finding for each refused row, as `check` does.
 
         Raises:
             BoardClientError: the board could not be read.
         """
-        listing = await self._listing()
+        listing = await self._listing(doubted, refused)
         missing = await self._board.look_for_missing(listing, self._samples.ids)
-        others = [*listing.unaccounted, *(card for card in listing.recycled if card.id in self._named)]
+        findings = await self._judge_refused(refused, doubted, listing)
+        found = {card.id for _, card, _, _ in findings if card is not None}
+        recycled = (card for card in listing.recycled if card.id in self._named)
+        others = [card for card in chain(listing.unaccounted, recycled) if card.id not in found]
         second = self._second_cards(others, listing)
         lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
         duplicated = [card for card in others if card.id in second]
         unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
         resembling = [card for card in chain(unexpected, duplicated) if card.id in self._named]
-        return BulkAudit(
-            confirmed=listing.confirmed,
+        audit = BulkAudit(
+            confirmed=listing.confirmed + sum(not listing.has_row(card_id) for card_id in found),
             recovered=self._recovered,
             lost=len(lost),
             hidden=missing.hidden,
@@ -273,6 +320,7 @@ class Reconciler:
             resembling=tuple(resembling[:_MOST_AUDITED]),
             unproven=tuple(row.draft for row in self._unknown[:_MOST_AUDITED]),
         )
+        return audit, findings
 
     def _second_cards(self, others: Sequence[Card], listing: Listing) -> set[str]:
         """Return the identifiers of those of the other cards that are second cards of rows, and can't be an unknown row's."""
@@ -321,5 +369,7 @@ def unknown_error(row: Row, why: str) -> BoardClientError:
     if row.error is None or row.is_earlier:
         return BoardClientError(words, Effect.UNKNOWN)
     error = copy.copy(row.error)
+    if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
+        error.effect = Effect.UNKNOWN
     add_words(error, words)
     return error

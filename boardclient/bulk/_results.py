@@ -63,7 +63,7 @@ class BulkAudit:
 
     Attributes:
         confirmed: The number of listed cards that are known to belong to rows.
-        recovered: The number of rows in doubt whose cards were found on the board.
+        recovered: The number of rows, in doubt or refused, whose cards were found on the board.
         lost: The number of confirmed cards of rows in the input that are deleted.
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         reused: The number of rows whose response named the card of another row. They may have no card of their own.
@@ -111,8 +111,8 @@ class BulkReport:
         requests: The number of requests that were sent to create cards, including repeated ones.
         rejected: The number of those that were refused with status 429.
         problems: The first 1,000 results that are failed or unknown, with their errors and drafts.
-        audit: What the board showed at the end, or None if it was not read: it is read if cards were in doubt, and in runs with
-            a journal and `unknown="reconcile"`.
+        audit: What the board showed at the end, or None if it was not read: with `unknown="reconcile"` it is read if rows were in
+            doubt or refused, and in runs with a journal.
         audit_error: Why the board could not be read at the end, otherwise None.
     """
 

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, get_args
 import attrs
 
 from boardclient._environment import find_location
-from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta, translated
+from boardclient.bulk._journal_file import JournalFile, Meta, connect, first_number, read_meta, translated
 from boardclient.bulk._journal_ledger import RunFile, named, read_content
 from boardclient.bulk._ledger import RowState
 from boardclient.bulk._life import RowAction, RowKey
@@ -51,8 +51,8 @@ STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
 _IN_DOUBT: Final = ("logged", "unknown")
 _ROWS: Final = (
-    "SELECT seq, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0 ELSE run END,"
-    " coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
+    "SELECT seq, {first}, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0"
+    " ELSE run END, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
     " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
 )
 _COMPARED: Final = 300
@@ -342,18 +342,18 @@ def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey
 def _select(
     connection: sqlite3.Connection, secret: bytes, states: Sequence[RowState], after: int, limit: int = _PAGE
 ) -> list[JournalRow]:
-    found = connection.execute(_ROWS.format(states=",".join("?" * len(states))), (after, *states, limit))
+    statement = _ROWS.format(states=",".join("?" * len(states)), first=first_number(connection))
     return [
         JournalRow(
             seq=seq,
             key=key,
             content=read_content(content),
-            marker=secret_marker(secret, seq),
+            marker=secret_marker(secret, first),
             run=run,
             state=state,
             detail=detail,
         )
-        for seq, key, content, run, state, detail in found
+        for seq, first, key, content, run, state, detail in connection.execute(statement, (after, *states, limit))
     ]
 
 

@@ -46,7 +46,7 @@ def test_a_stop_ends_every_state_without_a_request_in_flight() -> None:
         for state in {state for state, _ in life} - {"sent", "resent"}:
             after, reaction = life[state, "stopped"]
             assert after == "ended"
-            expected = {"refused": "failed", "new": "withdraw", "ready": "withdraw"}
+            expected = {"refused": "failed", "failed": "failed", "new": "withdraw", "ready": "withdraw"}
             assert reaction == expected.get(state, "unknown")
 
 
