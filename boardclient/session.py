@@ -47,10 +47,9 @@ class _Unset:
 UNSET: Final = _Unset()
 
 
-class SessionOptions(TypedDict, total=False):
-    """The options of `AsyncSession` besides credentials, for type checkers."""
+class _OtherOptions(TypedDict, total=False):
+    """The options of `AsyncSession` besides credentials and address, for type checkers."""
 
-    base_url: str
     retry: AsyncRetrying | None
     timeout: float | None
     max_connections: int
@@ -65,6 +64,12 @@ class SessionOptions(TypedDict, total=False):
     credentials_in: CredentialsIn
     allow_insecure: bool
     max_answer_bytes: int
+
+
+class SessionOptions(_OtherOptions, total=False):
+    """The options of `AsyncSession` besides credentials, for type checkers."""
+
+    base_url: str
 
 
 @takes_secrets  # those of a proxy and of headers
@@ -168,6 +173,28 @@ class AsyncSession:
         if "base_url" not in options:
             options["base_url"] = required("BOARDCLIENT_BASE_URL")
         return cls(credentials, **options)
+
+    @classmethod
+    def from_profile(cls, name: str | None = None, **options: Unpack[_OtherOptions]) -> Self:
+        """Return a session with the sign-in of `boardclient login`.
+
+        Without a name it is the session of a command without options: variables such as `BOARDCLIENT_TOKEN` come first, then the
+        service of the last sign-in. The token is read from the system's keyring or the file of tokens, and read again after the
+        next `boardclient login`. A call whose token is refused raises `ConsentRequired` until then. The keyring may ask the user
+        to unlock it, which may take 30 seconds.
+
+        Args:
+            name: The address of a service, whose profile alone counts. None (default): as said above.
+            options: Those of `AsyncSession`, except `base_url`.
+
+        Raises:
+            ValueError: the service is not known, the profiles can't be read, or an option can't be used.
+            CredentialError: nobody is signed in to it, or the token can't be read.
+        """
+        from boardclient._profiles import for_session  # for those who use it
+
+        base_url, credentials = for_session(name)
+        return cls(credentials, base_url, **options)
 
     # Created on access, in a tenth of a microsecond: views stay small, and are in no reference cycle.
     @property

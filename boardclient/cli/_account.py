@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import importlib.metadata
+import os
 import platform
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import attrs
 import click
 
 import boardclient
+from boardclient._profiles import VARIABLES, changed_profiles, folder
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
-from boardclient.cli._output import local, note, out_json, out_table, show
-from boardclient.cli._profiles import Settings, advice, folder, load
+from boardclient.cli._output import local, note, out, out_json, out_table, show
+from boardclient.cli._profiles import Settings, advice, load
 from boardclient.cli._running import Client, reading, runs
 
 commands = Group("account")
@@ -52,15 +58,13 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
       boardclient --base-url https://board.example login
       boardclient login --with-token < token.txt
     """
+    with changed_profiles():  # a folder that can't be written is named before the user signs in
+        pass
     if with_token:
-        with reading():
-            text = sys.stdin.readline().lstrip("\ufeff").strip()
-        if not text:
-            raise UsageError("there is no token on standard input")
-        token = boardclient.Token(text)
+        token = boardclient.Token(_read_token())
     else:
         needed = ("auth_url", "authorize_url", "client_id", "client_secret")
-        missing = [f"BOARDCLIENT_{name.upper()}" for name in needed if getattr(settings, name) is None]
+        missing = [f"BOARDCLIENT_{name.upper()}" for name in needed if settings.get(name) is None]
         if missing:
             raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
         async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
@@ -70,8 +74,27 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     await settings.keep(token)
     if settings.token is not None:
         note("BOARDCLIENT_TOKEN is set: commands use it in place of this sign-in")
-    profile = settings.profile
-    return {"service": profile.base_url, "account": _name_of(member), "kept_in": profile.place}
+    kept_in = attrs.evolve(settings, values={}).place
+    return {"service": settings.profile.base_url, "account": _name_of(member), "kept_in": kept_in}
+
+
+def _read_token() -> str:
+    """Read a token from standard input, in UTF-8 or, as PowerShell writes files, in UTF-16."""
+    if sys.stdin.isatty():
+        note("Paste the access token, and press Enter.")
+    with reading():
+        line = sys.stdin.buffer.readline()
+    # What follows the line feed in UTF-16 is not read.
+    encoding = "utf-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(line).strip()
+    except UnicodeError:
+        text = "\0"
+    if not text:
+        raise UsageError("there is no token on standard input")
+    if not text.isprintable():
+        raise UsageError("the token on standard input is no text in UTF-8: save its file in this encoding")
+    return text
 
 
 def _name_of(member: boardclient.Member) -> str | None:
@@ -92,7 +115,7 @@ async def logout(settings: Settings) -> Mapping[str, Any]:
 
 @commands.group("auth")
 def auth() -> None:
-    """Show who is signed in, and where the token is kept."""
+    """Show who is signed in, and print the token for other programs."""
 
 
 @auth.command("status")
@@ -113,6 +136,52 @@ async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     show("signed in", {**record, "accepted": True}, fields)
 
 
+@auth.command("token")
+@json_option("token")
+@runs(needs="settings")
+async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None:
+    """Print the access token that commands use, for other programs. It is not checked.
+
+    boardclient run gives it to a program without showing it, and Python has AsyncSession.from_profile().
+
+    Example:  curl "$BOARDCLIENT_BASE_URL/1/members/me?token=$(boardclient auth token)"
+    """
+    token = await settings.usable_token()
+    if sys.stdout.isatty():
+        note("Whoever has this token can act in your name: clear the screen after use.", fg="yellow")
+    if fields is None:
+        out(token)
+    else:
+        out_json({"token": token})
+
+
+@commands.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...", help="A program and its arguments."
+)
+@runs(needs="settings")
+async def run(settings: Settings, command: tuple[str, ...]) -> None:
+    """Run a program with the service and the token of this command line in its environment.
+
+    It gets BOARDCLIENT_BASE_URL, BOARDCLIENT_TOKEN and, if one is used, BOARDCLIENT_KEY: AsyncSession.from_env() reads them. No
+    other program sees them. It takes the place of this process, so signals reach it, and its exit code is that of the program:
+    127 if there is no such program, 126 if it can't be run.
+
+    Example:  boardclient run -- python script.py
+    """
+    found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
+    environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
+    for number in signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}:
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the program
+    if os.name == "nt":  # pragma: no cover -- Windows, where what replaces a process is not waited for
+        raise click.exceptions.Exit(subprocess.call(command, env=environment))  # noqa: ASYNC221, S603 -- the user's own
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
+    except OSError as error:
+        note(f"boardclient: error: can't run {command[0]}: {error.strerror}")
+        raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
+
+
 @commands.command("doctor")
 @json_option("versions", "configuration", "credentials", "connection", "token", "clock")
 @runs(needs="nothing")
@@ -121,7 +190,7 @@ async def doctor(fields: tuple[str, ...] | None) -> None:
 
     Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.
     """
-    checks = [check async for check in _checks(click.get_current_context().find_root().params)]
+    checks = [check async for check in _checks()]
     if fields is None:
         out_table(checks, "check", "state", "found")
     else:
@@ -134,21 +203,22 @@ async def doctor(fields: tuple[str, ...] | None) -> None:
         raise NoCredentialsError("there are no credentials that the service accepts")
 
 
-async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, str]]:
+async def _checks() -> AsyncIterator[tuple[str, str, str]]:
     """Yield the name of each check, "ok", "warning" or "wrong", and what was found, or what to do."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"
     try:
-        settings = load(options)
-    except (UsageError, boardclient.CredentialError) as error:
+        settings = load()
+    except ValueError as error:
         yield "configuration", "wrong", str(error)
         return
     sources = ", ".join(f"{name} ({source})" for name, source in settings.sources.items())
-    yield "configuration", "ok", f"{sources}; files in {folder()}"
+    problem = settings.profiles.problem
+    yield "configuration", "warning" if problem else "ok", f"{sources}; {problem or f'files in {folder()}'}"
     try:
-        credentials = await settings.credentials()
+        credentials = settings.credentials()
         yield "credentials", "ok", f"from {settings.place}"
-    except (NoCredentialsError, boardclient.CredentialError) as error:
+    except boardclient.CredentialError as error:
         yield "credentials", "wrong", str(error)
         credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
     headers: Mapping[str, str] = {}

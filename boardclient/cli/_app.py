@@ -5,7 +5,6 @@ A command stands beside its function, in a module that is imported when the comm
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 import os
@@ -27,7 +26,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("_service", "Run the embedded service, for trials and development."),
     "login": ("_account", "Sign in to a service, and keep the token."),
     "logout": ("_account", "Delete the token of a service from this machine."),
-    "auth": ("_account", "Show who is signed in, and where the token is kept."),
+    "auth": ("_account", "Show who is signed in, and print the token for other programs."),
+    "run": ("_account", "Run a program with the service and the token in its environment."),
     "doctor": ("_account", "Check configuration, connection, TLS, token and clock."),
     "whoami": ("_records", "Show the member whose token is used."),
     "board": ("_records", "Create and show boards."),
@@ -65,10 +65,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give `--json` an empty value unless fields of this command follow it: click would take any argument for them."""
         options = [param for param in self.params if isinstance(param, click.Option)]
-        fields = {name for option in options if isinstance(option.type, _Fields) for name in option.type.names}
+        of_json = [option.type for option in options if isinstance(option.type, _Fields)]
+        fields = {name for one in of_json for name in one.names}
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         for place, (before, arg, after) in enumerate(zip(["", *args], args, [*args[1:], ""], strict=False)):
-            if arg == "--":
+            if arg == "--" or not of_json:
                 break
             if arg == "--json" and before not in with_value and not fields.issuperset(after.split(",")):
                 args[place] = "--json="
@@ -139,12 +140,9 @@ def _zone(value: str) -> tzinfo:
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from boardclient.cli._errors import UsageError
-    from boardclient.cli._profiles import Profiles
+    from boardclient._profiles import Profiles  # which are empty if the file can't be read: the command itself says so
 
-    found: list[str] = []
-    with contextlib.suppress(UsageError):  # the command itself says that the file can't be read
-        found = [text for profile in Profiles.read().by_url.values() for pair in profile.boards.items() for text in pair]
+    found = [text for profile in Profiles.read().by_url.values() for pair in profile.boards.items() for text in pair]
     return [text for text in found if text.startswith(incomplete) and text.isprintable()]
 
 

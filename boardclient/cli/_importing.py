@@ -171,7 +171,7 @@ class ImportRun:
         options = self.options
         needed = ["token"] * any(account is None for _, account in self.places)
         needed += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(account for _, account in self.places)
-        values = {name: getattr(self.client.settings, name) for name in ("base_url", "key", *needed)}
+        values = {name: self.client.settings.get(name) for name in ("base_url", "key", *needed)}
         variables = {name: f"BOARDCLIENT_{name.upper()}" for name in values}
         for name in needed:
             if values[name] is None:

@@ -68,7 +68,7 @@ async def board_create(client: Client, name: str, default_lists: bool | None, or
     board = await client.session.boards.create(name, default_lists=default_lists, organization_id=organization)
     try:
         client.settings.learn(board.id, name)
-    except UsageError as error:  # the board exists, whether this machine can keep its name or not
+    except ValueError as error:  # the board exists, whether this machine can keep its name or not
         note(f"boardclient: {error}")
     return _record(board, _BOARD)
 

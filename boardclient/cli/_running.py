@@ -79,6 +79,8 @@ class Client:
         """Return what may help if the service does not know an identifier."""
         if not self.board:
             return "; give --board to name a list or card in place of its identifier"
+        if self.settings.profiles.problem:
+            return f"; names of boards are not known: {self.settings.profiles.problem}"
         alike = did_you_mean(self.board, self.settings.profile.boards.values())
         return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
 
@@ -162,7 +164,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
         client: Client | None = None
         try:
             settings = _settings()
-            async with settings.session(await settings.credentials()) as session:
+            async with settings.session(settings.credentials()) as session:
                 client = Client(session, settings, board or "", stopping)
                 await work(client)
         except boardclient.NotFoundError as error:
@@ -179,9 +181,9 @@ def _settings() -> Settings:
     """Return the settings of the running command.
 
     Raises:
-        UsageError: the service's address is not known.
+        ValueError: the service's address is not known.
     """
-    return _profiles.load(click.get_current_context().find_root().params)
+    return _profiles.load()
 
 
 def runs(

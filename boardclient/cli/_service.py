@@ -12,13 +12,14 @@ from importlib.resources import as_file, files
 import click
 
 from boardclient import AuthorizationRequest
+from boardclient._profiles import Profile
 from boardclient.cli import _drawing
 from boardclient.cli._app import Group, WholeNumber
 from boardclient.cli._errors import UsageError
 from boardclient.cli._import import import_file
 from boardclient.cli._importing import ImportOptions
 from boardclient.cli._output import note, out, plural
-from boardclient.cli._profiles import Profile, Settings
+from boardclient.cli._profiles import Settings
 from boardclient.cli._running import Client, runs
 from boardclient.events import Event
 from boardclient.testing import BoardService, Call
@@ -100,7 +101,8 @@ async def demo() -> None:
         await session.lists.create("Icebox", board_id=board.id, pos="bottom")
         out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-            client = Client(session, Settings(base_url=service.base_url, profile=Profile(base_url=service.base_url)), board.id)
+            settings = Settings(profile=Profile(base_url=service.base_url), values={"base_url": service.base_url})
+            client = Client(session, settings, board.id)
             await import_file(client, file, ImportOptions(board=board.id))
         renewed = plural(len(asked) - 1, "new code")
         out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")

@@ -40,10 +40,9 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
     """
     answer = _Answer()
     verifier = secrets.token_urlsafe(32)
-    async with _listening(settings.redirect_uri, answer) as redirect_uri:
-        client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()
-        assert client is not None  # noqa: S101 -- the caller has checked that the client is known
-        address = client.consent_address(settings.authorize_url or "", answer.state, code_verifier=verifier)
+    async with _listening(settings.get("redirect_uri"), answer) as redirect_uri:
+        client = settings.oauth(redirect_uri=redirect_uri)
+        address = client.consent_address(settings.get("authorize_url") or "", answer.state, code_verifier=verifier)
         note(f"Sign in at: {address}")
         is_local = urlsplit(redirect_uri).hostname in _LOOPBACK
         paste = "The browser comes back by itself. If it can't, paste" if is_local else "Paste"

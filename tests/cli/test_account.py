@@ -1,6 +1,7 @@
 """Signing in and out, where tokens are kept, what happens when they end, and what `doctor` finds."""
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -62,6 +63,10 @@ def browser(board_service: BoardService, monkeypatch) -> Browser:
     browser = Browser(board_service)
     monkeypatch.setattr("webbrowser.open", browser)
     return browser
+
+
+def stdin_of(data: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data))
 
 
 def record(out: str) -> dict[str, str]:
@@ -196,12 +201,12 @@ def test_a_service_that_is_not_the_current_one_is_left_as_well(oauth_cli, browse
 
 def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardService, monkeypatch, folder) -> None:
     monkeypatch.delenv("BOARDCLIENT_TOKEN")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\ufeff {board_service.token}\r\n"))  # as Windows writes
+    monkeypatch.setattr(sys, "stdin", stdin_of(f"\ufeff {board_service.token}\r\n".encode()))  # as Windows writes
     assert cli("login", "--with-token").code == 0
     monkeypatch.delenv("BOARDCLIENT_KEY")
     assert cli("whoami").code == 0
     for text, code in [("", 2), ("wrong-token-value", 4)]:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        monkeypatch.setattr(sys, "stdin", stdin_of(text.encode()))
         result = cli("login", "--with-token")
         assert (result.code, result.out) == (code, "")
         assert "wrong-token-value" not in result.err
@@ -211,6 +216,16 @@ def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardServi
     code, _, err = cli("whoami")
     assert code == 4
     assert "run boardclient login" in err
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32-be", "latin-1"])
+def test_a_token_in_a_file_of_another_encoding_is_read_or_named(cli, board_service, monkeypatch, encoding: str) -> None:
+    """PowerShell writes files in UTF-16, with a mark that names it."""
+    text = board_service.token if encoding == "utf-16" else f"{board_service.token}\xe9"
+    monkeypatch.setattr(sys, "stdin", stdin_of(f"{text}\r\n".encode(encoding)))
+    code, _, err = cli("login", "--with-token")
+    assert code == (0 if encoding == "utf-16" else 2)
+    assert ("no text in UTF-8: save its file in this encoding" in err) == (code == 2)
 
 
 def test_what_a_sign_in_lacks_is_named(oauth_cli, monkeypatch) -> None:
@@ -333,7 +348,8 @@ def test_profiles_of_another_shape_are_named(cli, board_service, folder, monkeyp
     folder.mkdir(parents=True)
     (folder / "profiles.json").write_text(text.replace("URL", board_service.base_url))
     code, out, err = cli("board", "show", "Launch")
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
+    assert "names of boards are not known: " in err
     assert "profiles.json can't be read" in err
     line = {"_BOARDCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": "boardclient board show ", "COMP_CWORD": "3"}
     done = subprocess.run(
@@ -345,14 +361,19 @@ def test_profiles_of_another_shape_are_named(cli, board_service, folder, monkeyp
 def test_a_signal_ends_the_reading_of_a_token(cli, monkeypatch) -> None:
     """The event loop, which handles signals otherwise, stands still meanwhile."""
 
-    class Terminal(io.StringIO):
-        def readline(self) -> str:
+    class Terminal(io.BytesIO):
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, *_: object) -> bytes:
             seen.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
-            return ""
+            return b""
 
     seen: list[object] = []
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    assert cli("login", "--with-token").code == 2
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Terminal()))
+    code, _, err = cli("login", "--with-token")
+    assert code == 2
+    assert err.startswith("Paste the access token, and press Enter.\n")
     assert seen == [signal.SIG_DFL, signal.SIG_DFL]
 
 
@@ -402,26 +423,38 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", '{"services": {"x": {"colour": 1}}, "current": null}'])
-def test_profiles_that_can_t_be_read_are_named(cli, folder: Path, text: str) -> None:
+def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: Path, monkeypatch, text: str) -> None:
     folder.mkdir(parents=True)
     (folder / "profiles.json").write_text(text)
-    code, _, err = cli("whoami")
-    assert (code, err.count("\n")) == (2, 1)
+    for command in ("whoami", "export b", "board name b B", "login --with-token"):
+        monkeypatch.setattr(sys, "stdin", stdin_of(board_service.token.encode()))
+        code, _, err = bare_cli(*command.split())
+        assert (code, err.count("\n")) == (2, 1)
+        assert "mend it, or delete it" in err
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
+    code, _, err = bare_cli("whoami")
+    assert code == 4
     assert "mend it, or delete it" in err
+    assert (folder / "profiles.json").read_text() == text
 
 
-def test_a_board_is_created_even_if_its_name_can_t_be_kept(cli, board_service: BoardService, folder: Path) -> None:
+def test_a_board_is_created_even_if_its_name_can_t_be_kept(cli, board_service, folder: Path, monkeypatch) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file where a folder should be")
     code, out, err = cli("board", "name", "b", "B")
     assert code == 2
+    assert "Not a directory; set XDG_CONFIG_HOME to a folder that can be written" in err
     folder.unlink()
-    (folder / "profiles.json.d").mkdir(parents=True)
-    (folder / f".profiles.json.{os.getpid()}.part").mkdir()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     code, out, err = cli("board", "create", "B")
     assert code == 0
     assert record(out)["name"] == "B"
-    assert "can't write" in err
+    assert f"can't write {folder / 'profiles.json'}: No space left on device: make room on the disk" in err
+    assert {path.name for path in folder.iterdir()} == {"profiles.lock"}
     assert len(board_service.rules.boards) == 1
 
 
@@ -434,7 +467,7 @@ def test_a_variable_that_names_no_folder_is_ignored(cli, tmp_path: Path, monkeyp
     monkeypatch.chdir(working)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", value)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(os.environ["BOARDCLIENT_TOKEN"]))
+    monkeypatch.setattr(sys, "stdin", stdin_of(os.environ["BOARDCLIENT_TOKEN"].encode()))
     monkeypatch.delenv("BOARDCLIENT_TOKEN")
     assert cli("login", "--with-token").code == 0
     assert list(working.iterdir()) == []

@@ -1,0 +1,434 @@
+"""What `boardclient login` keeps on this machine for each service: client, token, names of boards.
+
+Secrets are kept in the system's keyring if the library `keyring` finds one, otherwise in files that only their user may read.
+Nothing is sent from here, and nothing of the command line is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Self
+
+import attrs
+
+from boardclient.credentials import CredentialProvider, StaticCredentials
+from boardclient.credentials._file_store import FileTokenStore
+from boardclient.credentials._oauth import OAuthCredentials
+from boardclient.credentials._stores import StoredToken, Token
+from boardclient.errors import CredentialError
+
+VARIABLES: Final = {
+    name: f"BOARDCLIENT_{name.upper()}"
+    for name in ("base_url", "token", "key", "auth_url", "authorize_url", "client_id", "client_secret", "redirect_uri")
+}
+IN_PROFILE: Final = ("auth_url", "authorize_url", "client_id", "redirect_uri")
+SECRETS: Final = ("key", "client_secret")
+_LOCK_SECONDS: Final = 30.0
+_KEYRING_SECONDS: Final = 30.0
+"""How long the system's keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
+
+_REMEDIES: Final = {
+    errno.EMFILE: "allow more with: ulimit -n 1024",
+    errno.ENFILE: "end other programs on this machine",
+    errno.ENOSPC: "make room on the disk",
+    errno.EFBIG: "allow larger files with: ulimit -f unlimited",
+}
+_NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refused, and what helps where that is known."""
+    why, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
+    return why if remedy is None else f"{why}: {remedy}"
+
+
+# --- files
+
+
+def folder() -> Path:
+    """Return the folder of the files, such as ~/.config/boardclient.
+
+    Raises:
+        OSError: the user has no home folder.
+    """
+    platform: str = sys.platform  # type checkers take sys.platform itself for that of their own run
+    if platform == "win32":
+        base = os.environ.get("APPDATA") or "~"
+    elif platform == "darwin":
+        base = "~/Library/Application Support"
+    else:
+        # An empty or relative XDG_CONFIG_HOME is ignored (https://specifications.freedesktop.org/basedir-spec/latest/).
+        given = os.environ.get("XDG_CONFIG_HOME", "")
+        base = given if os.path.isabs(given) else "~/.config"
+    found = Path(os.path.expanduser(base))
+    if not found.is_absolute() or (base.startswith("~") and os.environ.get("HOME") == ""):  # which would be the root folder
+        raise OSError(errno.ENOENT, "the home folder is not known: set HOME")
+    return found / "boardclient"
+
+
+def replace_file(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file in one step: it is either complete or unchanged, also on a full disk and after a crash.
+
+    `mode` is that of the file. By default it stays as it is, and a new one is as the user's other files.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    if path.exists() and not path.is_file():  # such as a pipe, which has no path where it is /dev/stdout
+        path.write_bytes(data)
+        return
+    target = path.resolve()  # a symbolic link is kept
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is None and target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+# --- profiles
+
+_is_text: Any = attrs.validators.instance_of(str)
+_is_dict: Any = attrs.validators.instance_of(dict)
+_is_texts: Any = attrs.validators.deep_mapping(_is_text, _is_text, _is_dict)
+
+
+@attrs.define(kw_only=True)
+class Profile:
+    """What is known of one service. `kept_in` says where its secrets are: "keyring", "file", or "" if there are none."""
+
+    base_url: str
+    client: dict[str, str] = attrs.field(
+        factory=dict, validator=attrs.validators.deep_mapping(attrs.validators.in_(IN_PROFILE), _is_text, _is_dict)
+    )
+    """Other settings of the last sign-in."""
+    kept_in: str = ""
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False, validator=_is_texts)
+    """The API key and the client secret, if they are kept in the file."""
+    boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
+    """The names of boards by identifier, as far as this machine has created or named them."""
+
+    def read_secrets(self) -> Mapping[str, str]:
+        """Return the API key and the client secret, as far as they are kept.
+
+        Raises:
+            CredentialError: the keyring can't be used.
+        """
+        found = _in_keyring(self.base_url) if self.kept_in == "keyring" else self.secrets
+        return {name: value for name, value in found.items() if name in SECRETS}
+
+    def token_store(self) -> FileTokenStore:
+        """Return the store of tokens, whose account is the service's address."""
+        return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(folder() / "tokens.sqlite3")
+
+
+@attrs.define
+class Profiles:
+    """All profiles by address. `current` is that of the last sign-in, which is used if no other address is given."""
+
+    by_url: dict[str, Profile] = attrs.field(factory=dict)
+    current: str | None = attrs.field(default=None, validator=attrs.validators.optional(_is_text))
+    problem: str = ""
+    """Why the file can't be read. Then the profiles are empty, which is no matter where the environment names all."""
+
+    @classmethod
+    def read(cls) -> Profiles:
+        """Read the profiles of this user."""
+        place: Path | str = "the file of profiles"
+        try:
+            place = folder() / "profiles.json"
+            found = json.loads(place.read_text(encoding="utf-8"))
+            return cls({url: Profile(base_url=url, **values) for url, values in found["services"].items()}, found["current"])
+        except FileNotFoundError as error:
+            return cls(problem="" if error.filename else reason_of(error))
+        except OSError as error:
+            return cls(problem=f"{place} can't be read: {reason_of(error)}")
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            return cls(problem=f"{place} can't be read ({error}): mend it, or delete it and sign in again")
+
+    def of(self, base_url: str) -> Profile:
+        """Return the profile of a service, which is empty if there is none."""
+        url = base_url.rstrip("/")
+        return self.by_url.setdefault(url, Profile(base_url=url))
+
+
+@contextlib.contextmanager
+def changed_profiles() -> Iterator[Profiles]:
+    """Yield the profiles as they are now, and write them after the block, before another process may change them.
+
+    Raises:
+        ValueError: the file can't be read or written.
+    """
+    place: Path | str = "the file of profiles"
+    try:
+        place = folder() / "profiles.json"
+        with contextlib.suppress(FileExistsError):  # also a file, which the lock names
+            place.parent.mkdir(mode=0o700, parents=True)
+        with _lock(place.with_name("profiles.lock")):
+            profiles = Profiles.read()
+            if profiles.problem:
+                raise ValueError(profiles.problem)
+            yield profiles
+            services = {url: attrs.asdict(one, filter=attrs.filters.exclude("base_url")) for url, one in profiles.by_url.items()}
+            text = json.dumps({"current": profiles.current, "services": services}, indent=2, ensure_ascii=False)
+            replace_file(place, text.encode(), 0o600)
+    except (OSError, sqlite3.Error) as error:
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        remedy = "; set XDG_CONFIG_HOME to a folder that can be written" * (getattr(error, "errno", 0) in _NOT_WRITABLE)
+        raise ValueError(f"can't write {place}: {why}{remedy}") from None
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Wait for the other processes that hold a lock. SQLite knows how, on each system, and a process that dies loses it."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with contextlib.closing(sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+# --- secrets
+
+
+def _keyring(call: str, *arguments: str) -> Any:
+    """Call a function of the library `keyring`.
+
+    Raises:
+        CredentialError: it is not installed, finds no keyring, does not answer, or has no such entry.
+    """
+    try:
+        import keyring
+    except ImportError:
+        raise CredentialError("the system's keyring can't be used: install boardclient[keyring]") from None
+    found, failed = list[Any](), list[Exception]()
+
+    def ask() -> None:
+        try:
+            found.append(getattr(keyring, call)("boardclient", *arguments))
+        except Exception as error:  # of any of its backends
+            failed.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)  # which no end of the process waits for
+    thread.start()
+    thread.join(_KEYRING_SECONDS)
+    if failed:
+        raise CredentialError(f"the system's keyring can't be used: {failed[0]}") from None
+    if not found:
+        how = f"it did not answer for {_KEYRING_SECONDS:.0f} s: unlock it, or set {VARIABLES['token']}"
+        raise CredentialError(f"the system's keyring can't be used: {how}")
+    return found[0]
+
+
+def _in_keyring(base_url: str) -> dict[str, str]:
+    with contextlib.suppress(ValueError):
+        found = json.loads(_keyring("get_password", base_url) or "{}")
+        if isinstance(found, dict):
+            return {name: value for name, value in found.items() if isinstance(value, str)}
+    raise CredentialError("the system's keyring can't be used: its entry of boardclient is damaged, sign in again")
+
+
+def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Token:
+    """Keep secrets and a token, in the keyring if there is one. Return what the token store gets."""
+    kept = {**values, "token": token.value}
+    try:
+        _keyring("set_password", profile.base_url, json.dumps(kept))
+        if _in_keyring(profile.base_url) != kept:
+            raise CredentialError("the system's keyring keeps nothing")
+    except CredentialError:
+        profile.kept_in, profile.secrets = "file", values
+        return token
+    profile.kept_in, profile.secrets = "keyring", {}
+    return Token("in the keyring", token.expires_at)
+
+
+def forget_in_keyring(base_url: str) -> None:
+    """Delete the entry of a service in the keyring, if there is one."""
+    with contextlib.suppress(CredentialError):
+        _keyring("delete_password", base_url)
+
+
+class _KeyringTokenStore(FileTokenStore):
+    """Reads tokens from the system's keyring, and their generations from the file."""
+
+    async def read(self, account: str) -> StoredToken | None:
+        """Return the token of the account."""
+        stored = await super().read(account)
+        value = (await asyncio.to_thread(_in_keyring, account)).get("token")
+        return None if stored is None or value is None else attrs.evolve(stored, token=Token(value, stored.token.expires_at))
+
+
+class ConsentCredentials(OAuthCredentials):
+    """Takes its tokens from the store of a profile, and raises `ConsentRequired` when the user has to sign in.
+
+    It names no account, as the credentials of the environment: a journal that was begun with one is resumed with the other.
+    """
+
+    account = None  # type: ignore[assignment]  # -- the store knows it; a journal must not
+
+
+# --- settings
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """The settings for one service, each from an option, the environment or the profile."""
+
+    profile: Profile
+    """The profile of the service."""
+    values: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The settings by name, without the secrets of the profile."""
+    sources: Mapping[str, str] = attrs.field(factory=dict)
+    """Where each is from: "option", "environment" or "profile"."""
+    profiles: Profiles = attrs.field(factory=Profiles, repr=False)
+
+    @classmethod
+    def found(cls, chosen: Mapping[str, str], **options: Any) -> Self:
+        """Return the settings. What is chosen overrides the variables, which override the profile.
+
+        White space around a variable is removed, and an empty one counts as not set.
+
+        Raises:
+            ValueError: the service's address is not known.
+        """
+        profiles = Profiles.read()
+        variables = {name: value for name, variable in VARIABLES.items() if (value := os.environ.get(variable, "").strip())}
+        base_url = {**variables, **chosen}.get("base_url", profiles.current)
+        if base_url is None:
+            problem = f" ({profiles.problem})" if profiles.problem else ""
+            raise ValueError(f"the service's address is not set{problem}: set {VARIABLES['base_url']}, or give --base-url")
+        profile = profiles.of(base_url)
+        places = {"profile": {"base_url": base_url, **profile.client}, "environment": variables, "option": chosen}
+        return cls(
+            profile=profile,
+            profiles=profiles,
+            values={name: value for values in places.values() for name, value in values.items()},
+            sources={name: place for place, values in places.items() for name in values},
+            **options,
+        )
+
+    @property
+    def base_url(self) -> str:
+        """The service's address."""
+        return self.values["base_url"]
+
+    @property
+    def token(self) -> str | None:
+        """The access token of the environment, which is used in place of the kept one."""
+        return self.values.get("token")
+
+    @property
+    def key(self) -> str | None:
+        """The API key, if one is used."""
+        return self.get("key")
+
+    @cached_property
+    def secrets(self) -> Mapping[str, str]:
+        """The secrets of the profile. Only what needs one waits for the keyring."""
+        return self.profile.read_secrets()
+
+    def get(self, name: str) -> str | None:
+        """Return a setting, None if it is not known.
+
+        Raises:
+            CredentialError: it may be in the keyring, which can't be used, and no token is in the environment.
+        """
+        if name in self.values or name not in SECRETS:
+            return self.values.get(name)
+        try:
+            return self.secrets.get(name)
+        except CredentialError:
+            if self.token is None:
+                raise
+            return None
+
+    @property
+    def place(self) -> str:
+        """Where the token is kept, in words."""
+        if self.token is not None:
+            return "the environment"
+        in_file = f"the file {folder() / 'tokens.sqlite3'} (mode 0600)"
+        return "the system's keyring" if self.profile.kept_in == "keyring" else in_file
+
+    def credentials(self) -> CredentialProvider:
+        """Return what signs the requests: the token of the environment, otherwise the kept one.
+
+        Raises:
+            CredentialError: there is neither, or the kept one can't be read.
+        """
+        if self.token is not None:
+            return StaticCredentials(token=self.token, key=self.key)
+        return self.oauth(self._store())
+
+    async def usable_token(self) -> str:
+        """Return the access token of the environment, otherwise the kept one.
+
+        Raises:
+            CredentialError: there is neither, or the kept one can't be read.
+        """
+        if self.token is not None:
+            return self.token
+        stored = await self._store().read(self.profile.base_url)
+        if stored is None:
+            raise self._not_signed_in()
+        return stored.token.value
+
+    def _store(self) -> FileTokenStore:
+        if not self.profile.kept_in:
+            raise self._not_signed_in()
+        return self.profile.token_store()
+
+    def _not_signed_in(self) -> CredentialError:
+        problem = f" ({self.profiles.problem})" if self.profiles.problem else ""
+        return CredentialError(f"not signed in to {self.base_url}{problem}: run boardclient login, or set {VARIABLES['token']}")
+
+    def oauth(self, store: FileTokenStore | None = None, redirect_uri: str | None = None) -> ConsentCredentials:
+        """Return credentials of the registered client.
+
+        Only a sign-in needs the client: no call exchanges a code, since the user has to sign in where the token is refused.
+        """
+        return ConsentCredentials(
+            client_id=self.get("client_id") or "none",
+            client_secret=self.get("client_secret") or "none",
+            redirect_uri=redirect_uri or self.get("redirect_uri") or "http://127.0.0.1/callback",
+            auth_url=self.get("auth_url") or "http://127.0.0.1/none",
+            key=self.key,
+            store=store,
+            account=self.profile.base_url,
+        )
+
+
+def for_session(name: str | None) -> tuple[str, CredentialProvider]:
+    """Return the address and the credentials of a service, by default those that a command without options uses.
+
+    Raises:
+        ValueError: the service is not known, or the profiles can't be read.
+        CredentialError: nobody is signed in, or the token can't be read.
+    """
+    if name is None:
+        settings = Settings.found({})
+    else:
+        profiles = Profiles.read()
+        known = profiles.by_url.get(name.rstrip("/"))
+        if known is None:
+            why = profiles.problem or f"there are {', '.join(profiles.by_url) or 'none'}"
+            raise ValueError(f"there is no profile of {name} ({why}): run boardclient --base-url {name} login")
+        settings = Settings(profile=known, profiles=profiles, values={"base_url": known.base_url, **known.client})
+    return settings.base_url, settings.credentials()
