@@ -78,17 +78,16 @@ class RunBoard:
         if self.board_id is None:
             return
         await self.read_lists()
+        if reads_cards and self._ledger.is_new:  # also if an earlier run has read them: it has sent nothing
+            await self._ledger.set_baseline(await self._read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids))
         self._baseline = await self._ledger.baseline()
-        if reads_cards and self._baseline is None and self._ledger.is_new:
-            ids = await self._read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids)
-            await self._ledger.set_baseline(ids)
-            self._baseline = IdSet(ids)
         if self._baseline is not None:
             self._ledger.older.append(self._baseline)
 
     async def _ids(self, slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []
         for cards in slices:
+            self._ledger.note_shown(cards)
             for card in cards:
                 ids.append(card.id)
                 self.note_appearance(card.id, card)
@@ -155,6 +154,7 @@ class RunBoard:
         async def take(slices: Iterator[list[Card]]) -> Listing:
             listing = Listing(self._baseline, confirmed, samples, is_recycled)
             for cards in slices:
+                self._ledger.note_shown(cards)
                 for card in cards:
                     listing.add(card)
                 await asyncio.sleep(0)  # a large board lets other tasks run

@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
 from boardclient._guards import wait_to_end
-from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk._journal_file import FORMAT, JournalFile
 from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
 from boardclient.bulk._life import Row, RowAction, RowKey
-from boardclient.bulk._recognition import Content, IdSet
-from boardclient.errors import JournalError
+from boardclient.bulk._recognition import REMOVABLE, Content, IdSet, shown_fields
+from boardclient.bulk._results import ResultState
+from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ _DOUBTS: Final = (
 )
 _BASELINE: Final = "SELECT card_id FROM baseline"
 _DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
+_DISOWN: Final = "DELETE FROM baseline WHERE card_id IN (SELECT detail FROM outcomes WHERE state = 'done')"
 _FIELDS: Final = ("name", "list", "description", "due date", "position")
 """The words for what a stored content holds, in its order."""
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
@@ -78,6 +80,10 @@ class RunFile:
         self.baseline = file.meta.baseline
         self.last = file.last
         """The number of the last row that was logged, or 0."""
+        self.is_new = not file.was_sent
+        """Whether no row was sent before this run."""
+        self.shown = set(file.meta.shown.split())
+        """The fields that responses have shown of cards."""
         self._connection = file.connection
         self._seen = bytearray(self.last + 1)
         """Of each row of earlier runs, whether the input of this run has reached it."""
@@ -88,6 +94,8 @@ class RunFile:
             file.set_meta("path", str(file.path))
             file.set_meta("inode", file.path.stat().st_ino)
             file.set_meta("total", total)
+            file.connection.execute(f"PRAGMA user_version = {FORMAT}")
+        file.runs = self.run
         self.first: dict[int, int] = dict(file.connection.execute("SELECT seq, first FROM first_numbers"))
         """The first numbers of rows that have got another one since."""
         self.done = IdSet(self.ids(_DONE))
@@ -114,7 +122,7 @@ class RunFile:
                 content or another reference now. No row was logged, and in the latter cases the journal remains usable.
         """
         keys, contents = [key for key, _ in entries], [content_text(draft) for _, draft in entries]
-        with self._transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             known = self._find(keys, contents)
             # Rarely any row is known: a run has given each a key of its own.
@@ -125,13 +133,13 @@ class RunFile:
 
     def log_refused(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Sequence[Outcome] = ()) -> list[int]:
         """Record outcomes, and log rows that an earlier run saw refused. Return their new numbers."""
-        with self._transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             return [self._renumber(seq, content_text(draft)) for seq, draft in rows]
 
     def record(self, outcomes: Sequence[Outcome], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be rows'."""
-        with self._transaction():
+        with self.journal.transaction():
             self._record(outcomes)
             self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
 
@@ -145,19 +153,29 @@ class RunFile:
     def finish(self, outcomes: Sequence[Outcome], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
         try:
-            with self._transaction():  # even without outcomes: this raises an earlier error of the file
+            with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
                 self._record(outcomes)
                 self.journal.note_unsent(released)
         finally:
             self.journal.close()
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Store the ids of the cards on the board, once, before the first row is logged."""
+        """Store the ids of the cards on the board, before the first row is sent. Those of an earlier run remain.
+
+        The cards of rows that were adopted are left out.
+        """
         ordered = sorted({_storable(card_id) for card_id in card_ids})
-        with self._transaction():
-            self._insert("INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
-            self.journal.set_meta("baseline", len(ordered))
-        self.baseline = len(ordered)
+        with self.journal.transaction():
+            self._insert("INSERT OR IGNORE INTO baseline (card_id)", [(card_id,) for card_id in ordered])
+            self._connection.execute(_DISOWN)
+            (self.baseline,) = self._connection.execute("SELECT count(*) FROM baseline").fetchone()
+            self.journal.set_meta("baseline", self.baseline)
+
+    def note_shown(self, fields: set[str]) -> None:
+        """Store fields that a response has shown of a card."""
+        self.shown |= fields
+        with self.journal.transaction():
+            self.journal.set_meta("shown", " ".join(sorted(self.shown)))
 
     def ids(self, statement: str) -> Generator[str, None, None]:
         """Yield the identifiers that a statement selects."""
@@ -170,15 +188,6 @@ class RunFile:
         with self.journal.guarded():
             rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
         return [Doubt(first, read_content(content)) for seq, first, content in rows if not self._seen[seq]]
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Run a transaction, unless another run has begun since: the lock file was removed, or the journal moved."""
-        with self.journal.transaction():
-            (runs,) = self._connection.execute("SELECT value FROM meta WHERE name = 'runs'").fetchone()
-            if runs != self.run:
-                raise JournalError(f"{self.journal.path} is in use by another run, which began during this one: this one ends")
-            yield
 
     # --- rows
 
@@ -348,9 +357,10 @@ class JournalLedger(DurableLedger):
     def __init__(self, file: RunFile, thread: ThreadPoolExecutor, batch: int) -> None:
         super().__init__(file.journal.meta.secret)
         self.batch = batch
-        self.is_new = file.last == 0
+        self.is_new = file.is_new
+        self.may_send = self._may_send
         self.older.append(file.done)
-        self.released = file.last  # those of earlier runs count as released
+        self.released = self._mark = file.last  # those of earlier runs count as released
         self._file = file
         self._thread = thread
         self._loop = asyncio.get_running_loop()
@@ -359,6 +369,8 @@ class JournalLedger(DurableLedger):
         self._closing: Future[None] | None = None
         self._logged = file.last
         """The number of the last row that is known to be on the disk."""
+        self._unshown = REMOVABLE - file.shown
+        """Those that a person can remove and that no response has shown yet."""
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], batch: int, total: int | None = None) -> Self:
@@ -415,11 +427,30 @@ class JournalLedger(DurableLedger):
             JournalError: this can't be noted, or an outcome could not be written. The row must not be sent.
         """
         self._check_open()
-        self._file.journal.check()
+        self._file.journal.check_held()
         # The last row stays unreleased until it is sent. After a kill its card proves whether those in doubt exist.
         released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged - 1))
         self._file.journal.lock.release_to(released)
-        self.released = released
+        self.released = self._mark = released
+
+    def _may_send(self) -> bool:
+        """Return True while the journal is this run's. Otherwise the next row is passed to `release`, which ends the run."""
+        if self._file.journal.is_held():
+            return True
+        self.released = -1
+        return False
+
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+        """Record the result of a row, without waiting, and which fields the response shows."""
+        super().add_outcome(row, state, card, error)
+        if card is not None and self._unshown:
+            self.note_shown((card,))
+
+    def note_shown(self, cards: Iterable[Card]) -> None:
+        """Note which fields responses show of cards. What a card does not show later was removed."""
+        if self._unshown and (fields := self._unshown & shown_fields(cards)):
+            self._unshown -= fields
+            self._submit(self._file.note_shown, fields)
 
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""
@@ -471,7 +502,7 @@ class JournalLedger(DurableLedger):
                 doubt.
         """
         if self._closing is None:
-            self._closing = self._submit(self._file.finish, self._take_pending(), self.released)
+            self._closing = self._submit(self._file.finish, self._take_pending(), self._mark)
             self._thread.shutdown(wait=False)
         await wait_to_end(asyncio.wrap_future(self._closing))
 

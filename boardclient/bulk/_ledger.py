@@ -37,7 +37,7 @@ class Ledger:
     largest_batch: int = 0
     """How many to pass to one `admit` at most, if workers have to wait for rows. After a kill these may be in doubt."""
     is_new: bool = True
-    """Whether no row was logged before this run."""
+    """Whether no row was sent before this run."""
     released: int = sys.maxsize
     """The number up to which rows may be sent."""
     may_send: Callable[[], bool] | None = None
@@ -80,6 +80,9 @@ class Ledger:
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Record that rows were not sent."""
+
+    def note_shown(self, cards: Iterable[Card]) -> None:
+        """Note which fields responses show of cards."""
 
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""

@@ -28,6 +28,9 @@ from boardclient.models import Card, CardDraft
 FIELDS: Final = ("name", "list_id", "desc", "due")
 """The fields that are compared. `pos` is none of them: its stored form is not shown (interface 2.3)."""
 
+REMOVABLE: Final = frozenset({"desc", "due"})
+"""The fields that a person can remove from a card."""
+
 _MOST_ESCAPES: Final = 3
 """How often a text may have been escaped. More would let a text of `&amp;amp;amp;…` take quadratic time."""
 _LINE_END: Final = re.compile(r"\r\n?")

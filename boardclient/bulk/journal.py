@@ -39,6 +39,7 @@ __all__ = [
     "RowState",
     "UnknownRow",
     "adopt",
+    "is_new",
     "note_undone",
     "read_journal",
     "read_rows",
@@ -247,6 +248,23 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         raise JournalError(f"{journal}: {refusal}")
 
 
+def is_new(path: str | os.PathLike[str]) -> bool:
+    """Return True if no run has sent a row of a journal yet.
+
+    A card that equals a row was on the board before then.
+
+    Rows that a killed run logged and certainly did not send are recorded as not sent before.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+
+    Raises:
+        JournalError: there is no journal, it is in use, or can't be read.
+    """
+    with contextlib.closing(JournalFile.open(path, None)) as journal, journal.guarded():
+        return not journal.was_sent
+
+
 def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
     """Note that created cards were deleted. A later run sends their rows again, and never takes these cards for its own.
 
@@ -259,10 +277,19 @@ def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
     Raises:
         JournalError: there is no journal, it is in use, or can't be written.
     """
-    with contextlib.closing(JournalFile.open(path, None)) as file, file.transaction():
-        for card_id in card_ids:
-            file.connection.execute("UPDATE outcomes SET state = 'undone' WHERE state = 'done' AND detail = ?", (card_id,))
-            file.connection.execute("INSERT OR IGNORE INTO baseline VALUES (?)", (card_id,))
+    wanted = {*card_ids}
+    with contextlib.closing(JournalFile.open(path, None)) as file:
+        with file.guarded():
+            done = file.connection.execute("SELECT seq, detail FROM outcomes WHERE state = 'done'")
+            rows = [(seq, card_id) for seq, card_id in done if card_id in wanted]
+        record_undone(file, rows, wanted)
+
+
+def record_undone(file: JournalFile, rows: Iterable[tuple[int, str]], card_ids: Iterable[str]) -> None:
+    """Record that cards were deleted. `rows` are the numbers of their rows, with the cards."""
+    with file.transaction():
+        file.connection.executemany("UPDATE outcomes SET state = 'undone' WHERE seq = ? AND state = 'done' AND detail = ?", rows)
+        file.connection.executemany("INSERT OR IGNORE INTO baseline VALUES (?)", [(card_id,) for card_id in card_ids])
 
 
 Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple[int, RowAction, "str | None"]]]
@@ -306,14 +333,14 @@ def adopt(
         path: The path of the journal. No run may be using it.
         identity: What the rows belong to, as `journal_identity` returns it.
         rows: The key, the draft and the card's identifier of each. None of them may have another card.
-        before: The identifiers of all cards on the board. A new journal needs them: a run reads them only before its first row.
+        before: The identifiers of all cards on the board. They are kept if the journal is new.
 
     Raises:
         JournalError: the journal is in use or can't be written, belongs to another import, or a row may have another card.
     """
     file = RunFile.open(path, identity)
     with contextlib.closing(file.journal):
-        if before is not None and file.last == 0 and file.baseline is None:
+        if before is not None and file.is_new:
             file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
         pairs = list(zip(decisions, rows, strict=True))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,11 +15,20 @@ import attrs
 
 from boardclient import _operations as operations
 from boardclient._guards import wait_to_end
+from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._map import map_calls
-from boardclient.bulk._recognition import Content
-from boardclient.bulk.journal import JournalRow, note_undone, read_journal, read_rows
-from boardclient.errors import AuthenticationError, CredentialError, JournalError, NotFoundError, SessionClosedError
+from boardclient.bulk._recognition import REMOVABLE, Content, shown_fields
+from boardclient.bulk.journal import JournalRow, read_rows, record_undone
+from boardclient.errors import (
+    AuthenticationError,
+    BoardClientError,
+    CredentialError,
+    JournalError,
+    NotFoundError,
+    SessionClosedError,
+)
 from boardclient.models import Card
 
 __all__ = ["KeptCard", "Undo"]
@@ -27,8 +37,8 @@ _BATCH: Final = 64
 """How many cards are deleted before the journal notes it."""
 _MARKED: Final = re.compile(r"\[([^\s\[\]]+)\](?:\s+(.*?)\s+\[\1\])?", re.DOTALL | re.IGNORECASE)
 """A description with the marker of its row before and behind what the row says."""
-_OPTIONAL: Final = ("list_id", "desc", "due")
-"""The fields that a service may not show, or not everywhere."""
+_ENDING: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
+"""The errors after which no further card can be deleted."""
 
 
 @attrs.frozen
@@ -49,7 +59,7 @@ class Undo:
         unchanged: The identifiers of the cards that are as they were sent. `run` deletes them.
         kept: The cards that were there before the run, and those that were changed since, with the reason. `run` adds what was
             changed meanwhile.
-        gone: The identifiers of the cards that do not exist any more: two reads of each got 404.
+        gone: The identifiers of the cards that do not exist any more: two reads of each got 404, and the board does not list it.
         deleted: The identifiers of the cards that `run` has deleted.
         failed: Why cards could not be deleted, by their identifiers.
     """
@@ -62,60 +72,88 @@ class Undo:
         self.failed: dict[str, Exception] = {}
         self._pipeline = pipeline
         self._journal = journal
+        self._secret = b""
         self._board_id = ""
         self._rows: dict[str, JournalRow] = {}
+        self._seqs: defaultdict[str, list[int]] = defaultdict(list)
         self._over: list[str] = []
         """The cards that do not exist any more, in the order in which they are noted."""
+        self._missing: list[str] = []
+        """The cards that could not be read any more."""
         self._shown: set[str] = set()
-        """The fields that cards show when they are read one by one."""
+        """The fields that are compared when a card is read by itself: those that such reads have shown. A description or a date
+        that the listing of the plan or a response to the runs has shown was removed if a card does not show it."""
 
     async def _plan(self) -> None:
-        identity = read_journal(self._journal).identity
-        if identity["service"] != self._pipeline.identity["service"]:
-            raise JournalError(f"{self._journal} is the journal of {identity['service']}, not of this session's service")
-        if "board" not in identity:
-            raise JournalError(f"{self._journal} names no board: its cards can't be compared")
-        self._board_id = identity["board"]
-        note_undone(self._journal, ())  # raises while a run uses it
-        cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
-        unlisted = await asyncio.to_thread(self._compare, cards)
-        async with contextlib.aclosing(map_calls(self._pipeline, self._read, unlisted, None)) as results:
-            async for result in results:
-                if result.error is not None:
-                    raise result.error
-                if result.value is None:
-                    self._add(self.gone, result.item)
-                elif result.value.list_id is None:  # it may be on another board by now
-                    self.kept.append(KeptCard(result.value, "is not listed any more"))
-                elif self._is_unchanged(result.item, result.value, self._shown):
-                    self.unchanged.append(result.item)
+        with contextlib.closing(JournalFile.open(self._journal, None)) as file:  # no run uses it meanwhile
+            identity, self._secret, self._shown = file.meta.identity, file.meta.secret, set(file.meta.shown.split())
+            if identity["service"] != self._pipeline.identity["service"]:
+                raise JournalError(f"{self._journal} is the journal of {identity['service']}, not of this session's service")
+            if "board" not in identity:
+                raise JournalError(f"{self._journal} names no board: its cards can't be compared")
+            self._board_id = identity["board"]
+            cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+            unclear, unlisted = await asyncio.to_thread(self._compare, cards)
+            async with contextlib.aclosing(map_calls(self._pipeline, self._read, [*unclear, *unlisted], None)) as results:
+                async for result in results:
+                    if result.error is not None:
+                        raise result.error
+                    self._note_read(result.item, result.value, is_listed=result.item in unclear)
+
+    def _note_read(self, card_id: str, card: Card | None, *, is_listed: bool) -> None:
+        """Note what the plan does with a card that was read by itself, since the listing does not suffice."""
+        if card is None and not is_listed:
+            self._add(self.gone, card_id)
+        elif card is not None and card.list_id is None and not is_listed:  # it may be on another board by now
+            self.kept.append(KeptCard(card, "is not listed any more"))
+        elif card is None or self._is_unchanged(card_id, card, self._shown):
+            self.unchanged.append(card_id)
 
     async def run(self) -> None:
         """Delete the cards that are unchanged, and note it in the journal.
 
         Each card is read and compared once more right before it is deleted. A later bulk run with the journal creates the cards
-        again.
+        again. No run can use the journal meanwhile.
 
         Raises:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
-            JournalError: the journal can't be written.
+            JournalError: the journal is in use or can't be written, or it or its lock was moved, removed or replaced.
         """
-        noted = 0
-        try:
-            async with contextlib.aclosing(map_calls(self._pipeline, self._remove, self.unchanged, None)) as results:
-                async for result in results:
-                    if isinstance(result.error, AuthenticationError | CredentialError | SessionClosedError):
-                        raise result.error
-                    if result.error is not None:
-                        self.failed[result.item] = result.error
-                    if len(self._over) >= noted + _BATCH:
-                        noted, batch = len(self._over), self._over[noted:]
-                        await self._note(batch)
-        finally:
-            await self._note(self._over[noted:])
+        with contextlib.closing(JournalFile.open(self._journal, None)) as file:
+            if file.meta.secret != self._secret:
+                raise JournalError(f"{self._journal} was replaced after the plan was made: plan again")
+            noted = 0
+            remove = functools.partial(self._remove, file)
+            try:
+                async with contextlib.aclosing(map_calls(self._pipeline, remove, self.unchanged, None)) as results:
+                    async for result in results:
+                        file.check_held()
+                        if isinstance(result.error, _ENDING):
+                            raise result.error
+                        if result.error is not None:
+                            self.failed[result.item] = result.error
+                        if len(self._over) >= noted + _BATCH:
+                            noted, batch = len(self._over), self._over[noted:]
+                            await self._note(file, batch)
+                await self._look_for_missing()
+            finally:
+                await self._note(file, self._over[noted:])
 
-    async def _note(self, card_ids: Sequence[str]) -> None:
-        await wait_to_end(asyncio.ensure_future(asyncio.to_thread(note_undone, self._journal, card_ids)))
+    async def _look_for_missing(self) -> None:
+        """Find out which of the cards that could not be read are gone. Others may be listed, but can't be read."""
+        if not self._missing:
+            return
+        cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+        listed = {card.id for card in cards}
+        for card_id in self._missing:
+            if card_id in listed:
+                self.failed[card_id] = BoardClientError("the board lists the card, and the service says that there is none")
+            else:
+                self._add(self.gone, card_id)
+
+    async def _note(self, file: JournalFile, card_ids: Sequence[str]) -> None:
+        rows = [(seq, card_id) for card_id in card_ids for seq in self._seqs[card_id]]
+        await wait_to_end(asyncio.ensure_future(asyncio.to_thread(record_undone, file, rows, card_ids)))
 
     async def _read(self, card_id: str) -> Card | None:
         """Return a card, or None if it does not exist. A proxy may respond with 404 to everything for a while."""
@@ -126,27 +164,29 @@ class Undo:
                 if not is_sure:
                     await self._pipeline.call(operations.BOARD_LISTS.request(self._board_id))
             else:
-                _add_shown(card, self._shown)
+                self._shown |= shown_fields((card,))
                 return card
         return None
 
-    async def _remove(self, card_id: str) -> None:
+    async def _remove(self, file: JournalFile, card_id: str) -> None:
         """Delete a card, unless it was changed meanwhile."""
         card = await self._read(card_id)
         if card is None:
-            self._add(self.gone, card_id)
+            self._missing.append(card_id)
         elif self._is_unchanged(card_id, card, self._shown):
-            self._add(self.deleted if await self._delete(card_id) else self.gone, card_id)
+            file.check_held()
+            await self._delete(file, card_id)
 
-    async def _delete(self, card_id: str) -> bool:
-        """Delete a card. Return False if it was gone already."""
+    async def _delete(self, file: JournalFile, card_id: str) -> None:
+        """Delete a card, as long as no other process may have got the journal."""
         try:
-            await self._pipeline.call(operations.DELETE_CARD.request(card_id))
+            await self._pipeline.call(operations.DELETE_CARD.request(card_id), CallOptions(may_send=file.is_held))
         except NotFoundError:
             if await self._read(card_id) is not None:
                 raise
-            return False
-        return True
+            self._missing.append(card_id)
+        else:
+            self._add(self.deleted, card_id)
 
     def _add(self, ids: list[str], card_id: str) -> None:
         ids.append(card_id)
@@ -154,21 +194,40 @@ class Undo:
 
     # --- comparing
 
-    def _compare(self, cards: Sequence[Card]) -> list[str]:
-        """Compare the cards of rows as the board lists them. Return the identifiers of those that it does not list."""
-        by_id, shown = {card.id: card for card in cards}, set[str]()
-        for card in cards:
-            _add_shown(card, shown)
-        self._rows = {row.detail or "": row for row in read_rows(self._journal, "done")}
+    def _compare(self, cards: Sequence[Card]) -> tuple[dict[str, None], list[str]]:
+        """Compare the cards of rows as the board lists them. Return the identifiers of those to be read one by one.
+
+        The first result are those that the board lists without a field that responses to the runs have shown: it was removed, or
+        listings do not show it. The second are those that the board does not list.
+        """
+        by_id, shown = {card.id: card for card in cards}, shown_fields(cards)
+        for row in read_rows(self._journal, "done"):
+            self._rows[row.detail or ""] = row
+            self._seqs[row.detail or ""].append(row.seq)
         listed = [(row, by_id[card_id]) for card_id, row in self._rows.items() if card_id in by_id]
         sent = Counter(field for row, _ in listed for field in ("desc", "due") if getattr(row.content, field))
         # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
         shown |= {field for field, number in sent.items() if number == 1}
-        self.unchanged = [card.id for _, card in listed if self._is_unchanged(card.id, card, shown)]
-        return [card_id for card_id in self._rows if card_id not in by_id]
+        self._shown |= shown & REMOVABLE
+        unclear: dict[str, None] = {}
+        for _, card in listed:
+            if self._differences(card.id, card, shown):
+                self._is_unchanged(card.id, card, shown)
+            elif self._differences(card.id, card, shown | self._shown):
+                unclear[card.id] = None
+            else:
+                self.unchanged.append(card.id)
+        return unclear, [card_id for card_id in self._rows if card_id not in by_id]
 
     def _is_unchanged(self, card_id: str, card: Card, shown: set[str]) -> bool:
         """Return True if a card is as it was sent for its row. Otherwise note that it is kept, and why."""
+        why = self._differences(card_id, card, shown)
+        if why:
+            self.kept.append(KeptCard(card, why))
+        return not why
+
+    def _differences(self, card_id: str, card: Card, shown: set[str]) -> str:
+        """Return why a card is kept, in words, and "" if it is as it was sent. Fields that are not shown are not compared."""
         row, desc = self._rows[card_id], card.desc or ""
         if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
             desc = marked[2] or ""
@@ -180,14 +239,7 @@ class Undo:
             "has another description": "desc" in shown and now.desc != (sent.desc or ""),
             "has another due date": "due" in shown and now.due != sent.due,
         }
-        why = " and ".join(words for words, is_so in reasons.items() if is_so)
-        if why:
-            self.kept.append(KeptCard(card, why))
-        return not why
+        return " and ".join(words for words, is_so in reasons.items() if is_so)
 
     def __repr__(self) -> str:
         return f"<Undo {len(self.unchanged)} unchanged, {len(self.kept)} kept, {len(self.deleted)} deleted>"
-
-
-def _add_shown(card: Card, fields: set[str]) -> None:
-    fields.update(name for name in _OPTIONAL if getattr(card, name) is not None)

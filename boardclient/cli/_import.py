@@ -19,7 +19,7 @@ import click
 
 from boardclient import AsyncSession, Card, JournalError
 from boardclient.bulk import Content, EqualCards, journal_identity
-from boardclient.bulk.journal import Rehearsal, adopt, read_journal, read_rows, rehearsed
+from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._app import Group, Number, WholeNumber, board_option, json_option, timezone_option
 from boardclient.cli._errors import UsageError
@@ -228,8 +228,8 @@ async def _cards_before(
     session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
 ) -> list[Card]:
     """Return the cards that the rows are compared with: those on the boards, but for those of earlier runs."""
-    is_new = journal is None and (options.ledger is None or not await _is_planned(options.ledger))
-    if options.existing == "create" or (options.existing == "refuse" and not is_new):
+    is_first = is_new(journal) if journal is not None else options.ledger is None or not await _is_planned(options.ledger)
+    if options.existing == "create" or (options.existing == "refuse" and not is_first):
         return []
     own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
     return [card for board_id in board_ids for card in await session.boards.cards(board_id) if card.id not in own]

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 import click
 
+from boardclient import JournalError
 from boardclient.bulk.journal import UnknownRow, read_journal, read_unknown, resolve
 from boardclient.bulk.undo import KeptCard
 from boardclient.cli._app import Group, json_option, yes_option
@@ -141,8 +142,8 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     """Delete the cards that an import has created, for good. It asks first.
 
     Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
-    once more right before it is deleted. If it is ended, the same command line continues. The journal remembers what was deleted:
-    importing the file again creates these cards again.
+    once more right before it is deleted. If it is ended, the same command line continues. No import can use the journal
+    meanwhile. It remembers what was deleted: importing the file again creates these cards again.
 
     Example:  boardclient undo cards.csv.journal
     """
@@ -153,11 +154,17 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
         will_be_kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
         confirm(f"Delete {plural(len(work.unchanged), 'card')} for good?{will_be_kept}", yes=yes)
     kept_before = len(work.kept)
-    await work.run()
-    _name_kept(work.kept[kept_before:])
-    counts = {name: len(getattr(work, name)) for name in ("deleted", "kept", "gone", "failed")}
-    cards = None if fields is None else [{"id": one.card.id, "name": one.card.name, "why": one.why} for one in work.kept]
-    show("undone", {**counts, "cards": cards}, fields)
+    try:
+        await work.run()
+    except JournalError as error:
+        if not work.deleted:
+            raise
+        raise CommandError(str(error)) from None
+    finally:
+        _name_kept(work.kept[kept_before:])
+        counts = {name: len(getattr(work, name)) for name in ("deleted", "kept", "gone", "failed")}
+        cards = None if fields is None else [{"id": one.card.id, "name": one.card.name, "why": one.why} for one in work.kept]
+        show("undone", {**counts, "cards": cards}, fields)
     if unknown := read_journal(file).counts["unknown"]:
         note(f"{plural(unknown, 'row')} may have a card that is left: boardclient journal resolve {file}", fg="yellow")
     for text in first_lines("failed", [f"{card_id}: {error}" for card_id, error in work.failed.items()]):

@@ -87,6 +87,8 @@ async def test_a_journal_that_is_moved_while_cards_are_settled_ends_the_run(mome
         async with memory.run("ab", journal=path) as run:
             async for result in run:
                 seen[result.draft.name] = result.state
+                while not memory.times("b"):
+                    await asyncio.sleep(1.0)
                 path.rename(path.with_name("moved"))
     assert seen == {"a": "created", "b": "unknown"}
     assert len(memory.times("b")) == 1

@@ -1,5 +1,6 @@
 """A second run with the same journal: what is skipped, what is looked for, and what is refused."""
 
+import asyncio
 import json
 from collections import Counter
 from datetime import UTC, datetime
@@ -141,6 +142,33 @@ async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) ->
     assert [results[index].state for index in range(3)] == ["unknown", "unknown", "created"]
     assert "give the next import a new journal and marker=True" in str(results[0].error)
     assert Counter(world.sent) == Counter("012")
+
+
+@pytest.mark.parametrize("are_logged", [False, True])
+async def test_cards_that_others_make_before_the_first_row_is_sent_are_no_row_s(world: World, are_logged: bool) -> None:
+    """A first run was stopped, and what is there when a row is first sent was there before."""
+
+    class Stopping:
+        async def __aenter__(self) -> None:
+            if are_logged and kept(world.path):
+                run.stop()
+                await asyncio.Event().wait()
+
+        async def __aexit__(self, *error: object) -> None:
+            return None
+
+    drafts = world.drafts(*range(6))
+    session = world.session.with_options(limiter=Stopping())
+    run = session.cards.create_many(drafts, journal=world.path, board_id=world.board_id, settle=0.005)
+    if not are_logged:
+        run.stop()
+    await run.wait()
+    assert (bool(kept(world.path)), world.sent) == (are_logged, [])
+    await world.session.cards.create(drafts[0].name, list_id=drafts[0].list_id, desc=drafts[0].desc)
+    world.service.faults.add(world.service.faults.drop(), "cards.create", call=2)
+    states, _ = await world.finish(drafts)
+    assert set(states.values()) == {"created"}
+    assert Counter(world.there) == Counter({"0": 2, **dict.fromkeys("12345", 1)})
 
 
 @pytest.mark.parametrize(

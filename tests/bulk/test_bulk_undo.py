@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import math
+import shutil
 from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
 
+import attrs
 import pytest
 from bulk_helpers import World
 
 from boardclient import JournalError, NotFoundError, ServerError, SessionClosedError
-from boardclient.bulk.journal import read_journal
+from boardclient.bulk.journal import read_journal, read_unknown
+from boardclient.testing import faults
 from boardclient.testing.faults import Stage
 
 
@@ -78,6 +84,204 @@ async def test_a_card_that_somebody_else_deletes_meanwhile_is_gone(world: World)
     await undo.run()
     assert (undo.gone, undo.deleted, undo.failed) == ([gone], undo.unchanged[1:], {})
     assert read_journal(world.path).counts["undone"] == 2
+
+
+@pytest.mark.parametrize("before_plan", [True, False])
+@pytest.mark.parametrize("field", ["desc", "due"])
+async def test_cards_from_which_a_person_has_removed_a_field_are_kept(world: World, before_plan: bool, field: str) -> None:
+    """Also if it was removed from all, before the plan or while its question waits. Fields without a value are null."""
+    world.service.rules.shape = lambda _, body: (
+        [{**card, "desc": card["desc"] or None} for card in body]
+        if isinstance(body, list) and body and "desc" in body[0]
+        else {**body, "desc": body.get("desc") or None}
+        if isinstance(body, dict)
+        else body
+    )
+    drafts = [attrs.evolve(draft, due=datetime(2030, 1, 1, tzinfo=UTC)) for draft in world.drafts(*range(4))]
+    await world.finish(drafts)
+    undo = None if before_plan else await world.session.cards.plan_undo(world.path)
+    for card in world.service.rules.cards.values():
+        setattr(card, field, "" if field == "desc" else None)
+    undo = undo or await world.session.cards.plan_undo(world.path)
+    assert len(undo.unchanged) == (0 if before_plan else 4)
+    await undo.run()
+    why = "has another description" if field == "desc" else "has another due date"
+    assert ([kept.why for kept in undo.kept], undo.deleted, len(world.there)) == ([why] * 4, [], 4)
+
+
+async def test_cards_whose_listing_leaves_out_a_field_are_read_one_by_one(world: World) -> None:
+    """What the service has shown before is compared wherever it shows it. A 404 to a card that is listed proves nothing."""
+    await world.finish(world.drafts(*range(3)))
+    first, second, _ = world.service.rules.cards.values()
+    first.desc = "other"
+    world.service.rules.shape = lambda operation, body: (
+        [{**card, "desc": None} for card in body] if operation == "boards.cards" else body
+    )
+    gone = Gone(second.id, reads=2)
+    world.service.faults.add(gone, "cards.get")
+    undo = await world.session.cards.plan_undo(world.path)
+    assert gone.reads == 0
+    assert (len(undo.unchanged), [kept.why for kept in undo.kept], undo.gone) == (2, ["has another description"], [])
+    await undo.run()
+    assert (len(undo.deleted), len(world.there)) == (2, 1)
+
+
+@attrs.define
+class Gone:
+    """A fault: some reads, or all, of one card or of each say that there is none."""
+
+    card_id: str = ""
+    reads: float = math.inf
+
+    async def play(self, stage: Stage) -> None:
+        if self.reads and stage.request.path.endswith(self.card_id):
+            self.reads -= 1
+            await faults.status(404).play(stage)
+        else:
+            await stage.reply_answer()
+
+
+@pytest.mark.parametrize("operation", ["cards.get", "cards.delete"])
+async def test_cards_that_the_board_lists_are_not_gone_whatever_their_reads_say(world: World, operation: str) -> None:
+    """They have an error, and a later run makes no second ones."""
+    await world.finish(world.drafts(*range(4)))
+    undo = await world.session.cards.plan_undo(world.path)
+    world.service.faults.add(Gone(), operation)
+    if operation == "cards.delete":
+        world.service.faults.add(EverySecond(), "cards.get")
+    await undo.run()
+    assert (undo.gone, undo.deleted, sorted(undo.failed)) == ([], [], sorted(undo.unchanged))
+    assert all("lists" in str(error) for error in undo.failed.values())
+    world.service.faults.clear()
+    states, _ = await world.finish(world.drafts(*range(4)))
+    assert (Counter(states.values()), len(world.there)) == ({"already": 4}, 4)
+
+
+@attrs.define
+class EverySecond:
+    """A fault: each card can be read once."""
+
+    seen: set[str] = attrs.field(factory=set)
+
+    async def play(self, stage: Stage) -> None:
+        if stage.request.path in self.seen:
+            await faults.status(404).play(stage)
+        else:
+            self.seen.add(stage.request.path)
+            await stage.reply_answer()
+
+
+# --- the journal
+
+
+async def test_no_run_can_use_the_journal_while_cards_are_deleted(world: World) -> None:
+    """It would count cards as there that are being deleted."""
+    await world.finish(world.drafts(*range(6)))
+    undo = await world.session.cards.plan_undo(world.path)
+    refused: list[str] = []
+
+    class ThenImport:
+        async def play(self, stage: Stage) -> None:
+            with pytest.raises(JournalError) as caught:
+                await world.finish(world.drafts(*range(6)))
+            refused.append(str(caught.value))
+            await stage.reply_answer()
+
+    world.service.faults.add(ThenImport(), "cards.delete", call=3)
+    await undo.run()
+    assert ["is in use by another run" in words for words in refused] == [True]
+    assert (len(undo.deleted), world.there) == (6, [])
+
+
+def lose(path: Path, way: str) -> None:
+    """Take its journal from a process that sleeps."""
+    lock = path.with_name(f"{path.name}-lock")
+    if way == "lock removed":
+        lock.unlink()
+    elif way == "lock made anew":
+        lock.unlink()
+        resolved = read_unknown(path)  # what a person does meanwhile
+        assert lock.exists()
+        assert resolved is not None
+    else:
+        path.rename(path.with_name("moved"))
+        if way == "journal replaced":
+            shutil.copy(path.with_name("moved"), path)
+
+
+LOSSES = ("lock removed", "lock made anew", "journal moved", "journal replaced")
+
+
+@attrs.define
+class Losing:
+    """A fault: the journal is lost when the request arrives, which is carried out."""
+
+    path: Path
+    way: str
+
+    async def play(self, stage: Stage) -> None:
+        lose(self.path, self.way)
+        await stage.reply_answer()
+
+
+@pytest.mark.parametrize("way", LOSSES)
+async def test_an_undo_that_has_lost_its_journal_deletes_nothing_more(world: World, way: str) -> None:
+    """Another process may have it: it was suspended, and its lock removed."""
+    await world.finish(world.drafts(*range(9)))
+    async with world.service.session(max_connections=1) as session:
+        undo = await session.cards.plan_undo(world.path)
+        world.service.faults.add(Losing(world.path, way), "cards.delete", call=3)
+        with pytest.raises(JournalError, match="moved, removed or replaced"):
+            await undo.run()
+    assert len(world.service.calls_of("cards.delete")) == 3
+
+
+@pytest.mark.parametrize("way", LOSSES)
+async def test_a_deletion_that_waits_is_not_sent_once_the_journal_is_lost(world: World, way: str) -> None:
+    """It is looked at right before the request is written, whatever its call has waited for."""
+    await world.finish(world.drafts(0))
+
+    class Limiter:
+        async def __aenter__(self) -> None:
+            if len(world.service.calls_of("cards.get")) == 1 and world.path.exists():
+                lose(world.path, way)
+
+        async def __aexit__(self, *error: object) -> None:
+            return None
+
+    undo = await world.session.with_options(limiter=Limiter(), retry=None).cards.plan_undo(world.path)
+    with pytest.raises(JournalError, match="moved, removed or replaced"):
+        await undo.run()
+    assert world.service.calls_of("cards.delete") == []
+
+
+@pytest.mark.parametrize("way", LOSSES)
+async def test_a_run_that_has_lost_its_journal_sends_nothing_more(world: World, way: str) -> None:
+    """The next one finds out about what was sent."""
+    world.service.faults.add(Losing(world.path, way), "cards.create", call=3)
+    with pytest.raises(JournalError, match=r"moved, removed or replaced"):
+        await world.finish(world.drafts(*range(40)), concurrency=1)
+    assert len(world.sent) == 3
+    world.service.faults.clear()
+    if way.startswith("journal"):
+        world.path.with_name("moved").rename(world.path)
+    states, _ = await world.finish(world.drafts(*range(40)))
+    assert set(states.values()) == {"already", "created"}
+    assert len(world.there) == len(set(world.there)) == 40
+
+
+async def test_an_undo_with_another_journal_than_planned_is_refused(world: World) -> None:
+    await world.finish(world.drafts(*range(2)))
+    undo = await world.session.cards.plan_undo(world.path)
+    for path in (world.path, world.path.with_name(f"{world.path.name}-lock")):
+        path.unlink()
+    await world.finish(world.drafts(*range(2)))
+    with pytest.raises(JournalError, match="was replaced after the plan was made"):
+        await undo.run()
+    assert len(world.there) == 4
+
+
+# --- errors
 
 
 async def test_a_404_to_a_deletion_of_a_card_that_exists_is_an_error(world: World) -> None:

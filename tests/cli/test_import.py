@@ -322,6 +322,26 @@ def test_a_lost_response_is_found_beside_rows_that_are_left_out(cli, board_servi
     assert names(board_service) == ["A", "A", "B", "C", "D"]
 
 
+@pytest.mark.parametrize("first", ["refuse", "skip"])
+def test_a_journal_none_of_whose_rows_was_sent_is_new(cli, board_service: BoardService, board, csv_file, first: str) -> None:
+    """A first run has ended before its first row. Rows that it has left out are its own."""
+    path = csv_file("name\nA\nB\nC\n")
+    if first == "skip":
+        cli("card", "create", "A", "--list", board.done)
+    read_before = len(board_service.calls_of("boards.cards"))
+    board_service.faults.add(board_service.faults.status(401), "boards.cards", call=read_before + 2)
+    assert cli("import", path, *into(board), "--existing", first).code == 4
+    assert Path(path + ".journal").exists()
+    cli("card", "create", "B", "--list", board.done)
+    code, _, err = cli("import", path, *into(board))
+    assert (code, "1 row of 3 equal cards that are on the board already" in err) == (2, True)
+    code, out, _ = cli("import", path, *into(board), "--existing", "skip", "--json")
+    left_out = 2 if first == "skip" else 1
+    assert (code, counts(summary(out))) == (0, {"created": 3 - left_out, "already": left_out, "failed": 0, "unknown": 0})
+    assert names(board_service) == ["A", "B", "C"]
+    assert cli("import", path, *into(board)).code == 0
+
+
 def test_leaving_rows_out_needs_a_journal(cli, board, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"name\nA\n")))
     code, _, err = cli("import", "-", *into(board), "--existing", "skip")

@@ -66,14 +66,30 @@ def test_cards_that_changed_since_are_kept_and_named(cli, board_service: BoardSe
     assert cli("undo", journal_of(imported), "--yes").out == undone(kept=4)
 
 
-def test_a_card_whose_date_was_removed_is_kept_though_no_other_has_one(cli, board_service: BoardService, board, csv_file) -> None:
-    """Where no card shows the dates of several, the board leaves them out, and they are not compared."""
-    for name, text in {"one": "name,due\nA,2030-01-01\nB,\n", "two": "name,due\nC,2030-01-01\nD,2030-01-01\n"}.items():
-        line = ("import", csv_file(text, f"{name}.csv"), *into(board))
-        assert cli(*line).code == 0
-        for card in board_service.rules.cards.values():
-            card.due = None
-        assert cli("undo", journal_of(line), "--yes").out == (undone(deleted=1, kept=1) if name == "one" else undone(deleted=2))
+DATED = {"one": "name,due\nA,2030-01-01\nB,\n", "two": "name,due\nC,2030-01-01\nD,2030-01-01\n"}
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_cards_whose_dates_were_removed_are_kept_though_no_other_has_one(
+    cli, board_service: BoardService, board, csv_file, name: str
+) -> None:
+    """The run has seen that the service shows dates."""
+    line = ("import", csv_file(DATED[name]), *into(board))
+    assert cli(*line).code == 0
+    for card in board_service.rules.cards.values():
+        card.due = None
+    assert cli("undo", journal_of(line), "--yes").out == (undone(deleted=1, kept=1) if name == "one" else undone(kept=2))
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_dates_that_the_service_has_never_shown_are_not_compared(cli, board_service, board, csv_file, name: str) -> None:
+    """One card is no evidence about itself: it is kept."""
+    board_service.rules.shape = lambda _, body: (
+        [{**item, "due": None} for item in body] if isinstance(body, list) else {**body, "due": None}
+    )
+    line = ("import", csv_file(DATED[name]), *into(board))
+    assert cli(*line).code == 0
+    assert cli("undo", journal_of(line), "--yes").out == (undone(deleted=1, kept=1) if name == "one" else undone(deleted=2))
 
 
 def test_cards_that_were_there_before_the_import_are_kept_and_named(cli, board_service: BoardService, board, csv_file) -> None:
@@ -166,6 +182,25 @@ def test_an_undo_ends_at_refused_credentials(cli, board_service: BoardService, i
     board_service.faults.clear()
     assert cli("undo", journal_of(imported), "--yes").code == 0
     assert names(board_service) == []
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_an_undo_that_loses_its_journal_says_what_it_has_deleted(cli, board_service: BoardService, imported, after: int) -> None:
+    """Exit code 2 means that nothing was changed."""
+
+    class ThenItIsMoved:
+        async def play(self, stage) -> None:
+            os.rename(journal_of(imported), f"{journal_of(imported)}-moved")
+            await stage.reply_answer()
+
+    operation = "cards.get" if after == 1 else "cards.delete"
+    board_service.faults.add(ThenItIsMoved(), operation, call=after)
+    code, out, err = cli("undo", journal_of(imported), "--yes", "--json")
+    deleted = json.loads(out)["deleted"]
+    assert (code, deleted > 0, len(board_service.rules.cards) <= 6 - deleted) == (
+        (2, False, True) if after == 1 else (1, True, True)
+    )
+    assert "was moved, removed or replaced" in err
 
 
 def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:

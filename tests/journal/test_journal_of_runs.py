@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -172,6 +173,18 @@ def test_however_a_file_with_failed_rows_is_mended_each_row_has_one_card(data: s
                 assert await trial.cards() == Counter(mended + more)
 
     asyncio.run(mend())
+
+
+async def test_a_journal_of_the_format_before_is_resumed_and_undone(trial: Trial) -> None:
+    """It does not say which fields the service has shown."""
+    drafts = trial.drafts("abc", prefix="r")
+    await trial.run(drafts)
+    with contextlib.closing(sqlite3.connect(trial.path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM meta WHERE name = 'shown'")
+        connection.execute("PRAGMA user_version = 4")
+    assert (await trial.session.cards.plan_undo(trial.path)).kept == []
+    assert read_journal(trial.path).counts["done"] == 3
+    assert (await trial.run(drafts))[0] == ["already"] * 3
 
 
 # --- settled by hand
