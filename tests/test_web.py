@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from string import ascii_letters
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
 
 import pytest
@@ -288,6 +288,12 @@ class Given:
         self.sign_in = self.make()
         self.browser = Browser()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.session._discard()
+
     def make(self, **options: Any) -> SignIn:
         given = {
             "client_id": "id",
@@ -304,17 +310,16 @@ class Given:
 @given(data=st.data(), text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
 def test_forged_cookies_hold_nothing(data: st.DataObject, text: str) -> None:
     """A cookie that was changed or made up, of any text, is no sign-in of this browser, and raises nothing."""
-    given = Given()
-    state = given.browser.begin(given.sign_in)["state"]
-    ((name, signed),) = given.browser.cookies.items()
-    at = data.draw(st.integers(0, len(signed) - 2))  # the last character has bits that count for nothing
-    other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != signed[at]))
-    for forged in (text, signed[:at] + other + signed[at + 1 :]):
-        with pytest.raises(SignInError, match="was not begun in this browser"):
-            asyncio.run(given.sign_in.complete({"state": state, "code": "c"}, {name: forged}))
-        assert given.sign_in.account_of_request({"__Host-boardclient-account": forged}) is None
-    assert given.sign_in.account_of_request({"__Host-boardclient-account": signed}) is None  # signed for something else
-    given.session._discard()
+    with Given() as given:
+        state = given.browser.begin(given.sign_in)["state"]
+        ((name, signed),) = given.browser.cookies.items()
+        at = data.draw(st.integers(0, len(signed) - 2))  # the last character has bits that count for nothing
+        other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != signed[at]))
+        for forged in (text, signed[:at] + other + signed[at + 1 :]):
+            with pytest.raises(SignInError, match="was not begun in this browser"):
+                asyncio.run(given.sign_in.complete({"state": state, "code": "c"}, {name: forged}))
+            assert given.sign_in.account_of_request({"__Host-boardclient-account": forged}) is None
+        assert given.sign_in.account_of_request({"__Host-boardclient-account": signed}) is None  # signed for something else
 
 
 @pytest.mark.parametrize(
