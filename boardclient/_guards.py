@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import attrs
 
@@ -86,29 +86,39 @@ class Overtaken(Exception):  # noqa: N818 -- it is raised to end a wait, and no 
 
 
 @attrs.frozen
-class _Outcome:
+class Outcome(Generic[T]):
+    """What a function returned or raised."""
+
     # asyncio prints results of tasks in debug mode, and this one may be a token.
-    value: Any = attrs.field(default=None, repr=False)
+    value: T | None = attrs.field(default=None, repr=False)
     error: BaseException | None = attrs.field(default=None, repr=False)
 
 
-async def _outcome_of(caught: type[BaseException], function: Callable[..., object], *arguments: object) -> _Outcome:
+async def _outcome_of(caught: type[BaseException], function: Callable[..., object], *arguments: object) -> Outcome[Any]:
     try:
         value = function(*arguments)
-        return _Outcome(await value if inspect.isawaitable(value) else value)
+        return Outcome(await value if inspect.isawaitable(value) else value)
     except (KeyboardInterrupt, SystemExit):
         raise
     except caught as error:
-        return _Outcome(error=error)
+        return Outcome(error=error)
 
 
-async def run_in_task(spawn: Spawn, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
-    """Run a function in a task that `spawn` makes and owns, which continues if the caller is cancelled.
+def begin_in_task(spawn: Spawn, function: Callable[..., Awaitable[T]], *arguments: object) -> asyncio.Task[Outcome[T]]:
+    """Run a function in a task that `spawn` makes and owns. Any number of callers may wait for its `result_of`.
 
     Raises:
-        SessionClosedError: the session is closed, or was closed meanwhile.
+        SessionClosedError: the session is closed.
     """
-    task = spawn(_outcome_of(Exception, function, *arguments))
+    return spawn(_outcome_of(Exception, function, *arguments))
+
+
+async def result_of(task: asyncio.Task[Outcome[T]]) -> T:
+    """Wait for what `begin_in_task` runs, which continues if the caller is cancelled.
+
+    Raises:
+        SessionClosedError: the session was closed meanwhile.
+    """
     await asyncio.wait({task})
     if task.cancelled():
         raise SessionClosedError("the session was closed during the exchange")
@@ -116,6 +126,15 @@ async def run_in_task(spawn: Spawn, function: Callable[..., Awaitable[T]], *argu
     if outcome.error is not None:
         raise outcome.error
     return cast("T", outcome.value)
+
+
+async def run_in_task(spawn: Spawn, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    """Run a function as `begin_in_task` does, and wait for its result.
+
+    Raises:
+        SessionClosedError: the session is closed, or was closed meanwhile.
+    """
+    return await result_of(begin_in_task(spawn, function, *arguments))
 
 
 async def supplied(

@@ -6,10 +6,10 @@ Failed sign-ins are logged by the logger `boardclient.web`.
 
 from __future__ import annotations
 
-import base64
+import asyncio
+import contextlib
+import copy
 import functools
-import hashlib
-import hmac
 import logging
 import math
 import re
@@ -17,31 +17,36 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
-from boardclient._environment import optional, required, requires_extra
-from boardclient._guards import run_in_task, supplied
+from boardclient._cookies import SKEW_SECONDS, Cookies, Flow, SignedAccount, SignInCookies
+from boardclient._environment import optional, required
+from boardclient._guards import Outcome, begin_in_task, result_of, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials
 from boardclient.credentials._exchange import ParseToken
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore, TokenStore
-from boardclient.errors import Attempt, BoardClientError, CredentialError, Effect, SessionClosedError, TransportError
+from boardclient.errors import (
+    Attempt,
+    BoardClientError,
+    ConsentRequired,
+    CredentialError,
+    Effect,
+    SessionClosedError,
+    TransportError,
+)
 from boardclient.models import Member, check_seconds, check_text
 from boardclient.session import AsyncSession
 
-if TYPE_CHECKING:
-    from itsdangerous import URLSafeSerializer
-
 __all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn", "local_address"]
 
+T = TypeVar("T")
 AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
-Cookies: TypeAlias = Mapping[str, str] | str | bytes | None
-"""The cookies of a request: a mapping, or the raw `Cookie` header."""
 Query: TypeAlias = Mapping[str, str] | str | bytes
 """The query of a request: a mapping, or the raw query string."""
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
@@ -63,22 +68,12 @@ _logger.addHandler(_LastResort(logging.WARNING))
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _FLOW_SECONDS: Final = 600
 """How long a user may take at the consent page."""
-_KEPT_SECONDS: Final = 3600
-"""How long the cookie of a sign-in is kept, so that an expired or replayed one is not taken for one of another browser."""
-_SKEW_SECONDS: Final = 60
-"""By how much the clocks of two workers may differ."""
-_MOST_FLOWS: Final = 5
-"""How many sign-ins of a browser are under way, and how many that are over are kept."""
-_SHORTEST_SECRET: Final = 16
 _FAULT: Final = 5
 """The first digit of the statuses for what is not the user's affair."""
 _MOST_KEPT: Final = 1024
 """How many credentials of accounts, and how many completed states, a worker keeps in memory."""
 _LONGEST_ADDRESS: Final = 600
 """Servers accept headers of about 8 KiB: the cookies of all sign-ins, and others, must find room there."""
-_LONGEST_COOKIE: Final = 4096
-"""Browsers drop a longer one: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
-_STATE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 """Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
 _SERVICE_ERRORS: Final = frozenset(
@@ -156,7 +151,7 @@ class SignInOptions(TypedDict, total=False):
     scope: str | None
     parse_token: ParseToken | None
     account_seconds: float
-    cookie_name: str
+    cookie_name: str | None
     clock: Callable[[], float]
 
 
@@ -208,7 +203,8 @@ class SignIn:
         scope: The scopes to ask for, separated by spaces. None (default): none are named.
         parse_token: As in `OAuthCredentials`.
         account_seconds: For how many seconds a user stays signed in at a browser, 30 days by default.
-        cookie_name: What the names of the cookies begin with, "boardclient" by default.
+        cookie_name: What the names of the cookies begin with. None (default): it comes from the service and the client, so that
+            several sign-ins on one host, also on other ports, leave each other's cookies alone.
         clock: A function that returns seconds since the epoch, by default `time.time`. Clocks of workers may differ by a minute.
 
     Raises:
@@ -234,13 +230,11 @@ class SignIn:
         scope: str | None = None,
         parse_token: ParseToken | None = None,
         account_seconds: float = _ACCOUNT_SECONDS,
-        cookie_name: str = "boardclient",
+        cookie_name: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not (account_of is None or callable(account_of)):
             raise TypeError("account_of must be a function")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", cookie_name):
-            raise ValueError("cookie_name must be letters, digits, - and _")
         if not 0 < check_seconds(account_seconds, "account_seconds") < math.inf:
             raise ValueError("account_seconds must be more than 0 seconds, and finite")
         self._credentials = OAuthCredentials(
@@ -255,24 +249,27 @@ class SignIn:
         )
         self._page = _checked_page(authorize_url, session.exchange)
         self._redirect_uri = redirect_uri
-        is_secure = redirect_uri.lower().startswith("https:")
-        self._cookie_name = f"__Host-{cookie_name}" if is_secure else cookie_name
-        # `Lax`, since the redirect from the service comes from another site, and `Strict` would hold the cookie back.
-        self._attributes = f"Path=/; HttpOnly; SameSite=Lax{'; Secure' if is_secure else ''}"
-        self._keys = _keys_of(cookie_secret)
-        self._binding = f"{client_id} {session.identity['service']}"
-        _serializer(self._keys[0], "")  # fails here if the extra is not installed
+        self._cookies = SignInCookies(
+            cookie_secret,
+            f"{client_id} {session.identity['service']}",
+            name=cookie_name,
+            is_secure=redirect_uri.lower().startswith("https:"),
+            account_seconds=account_seconds,
+            clock=clock,
+        )
         self._session = session
         self._login_path = login_path
         self._key = key
         self._has_challenge = pkce
         self._scope = scope
         self._account_of = account_of
-        self._account_seconds = account_seconds
         self._clock = clock
         self._credentials_of = functools.lru_cache(_MOST_KEPT)(self._credentials.for_account)
-        self._used: OrderedDict[str, None] = OrderedDict()
-        """The states that this worker has completed. Codes that another worker has used are refused by the service."""
+        self._host = urlsplit(redirect_uri).netloc
+        self._completions: OrderedDict[str, asyncio.Task[Outcome[SignedIn]]] = OrderedDict()
+        """The completions of this worker, by state. The service refuses the codes that other workers have used."""
+        self._begun_at: OrderedDict[str, str] = OrderedDict()
+        """The hosts of sign-ins that began at another one than that of the redirect URI."""
 
     @classmethod
     def from_env(cls, session: AsyncSession | None = None, **options: Unpack[SignInOptions]) -> Self:
@@ -327,20 +324,22 @@ class SignIn:
 
     # --- signing in
 
-    def begin(self, return_to: str = "/", cookies: Cookies = None, *, scope: str | None = None) -> Begun:
+    def begin(self, return_to: str = "/", cookies: Cookies = None, *, scope: str | None = None, host: str | None = None) -> Begun:
         """Begin a sign-in: return where to send the browser, and its cookies.
 
         Args:
             return_to: Where the user goes afterwards, a path of this site. Anything else becomes "/", the default.
             cookies: The cookies of the request, with the flows of other tabs. None by default.
             scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
+            host: The `Host` header of the request, which the log names if the sign-in fails. None (default) if it is not known.
         """
         state = secrets.token_urlsafe(16)
-        verifier = self._verifier(self._keys[0], state) if self._has_challenge else None
+        verifier = self._cookies.verifier(state) if self._has_challenge else None
         location = self._credentials.consent_address(self._page, state, scope=scope or self._scope, code_verifier=verifier)
-        new = self._keep_flow(_Flow(state, int(self._clock()), local_address(return_to), self._has_challenge))
-        dropped = [self._set_cookie(name, "", 0) for name in self._too_many(cookies)]
-        return Begun(location, (new, *dropped))
+        new = self._cookies.keep_flow(Flow(state, int(self._clock()), local_address(return_to), self._has_challenge))
+        if host is not None and host != self._host:
+            _keep(self._begun_at, state, host)
+        return Begun(location, (new, *self._cookies.drop_flows(cookies)))
 
     @raises_without_frames
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
@@ -348,6 +347,9 @@ class SignIn:
 
         The code is exchanged once, the member record (interface 4.11) is read with the new token, and the token is stored under
         the account. Cancelling the request does not lose the token.
+
+        A redirect that is opened again exchanges nothing. It completes for the user whom it has signed in at this browser, and
+        while the first one is under way. A browser's prefetch must not get here.
 
         Args:
             query: The query of the redirect: a string or bytes, with or without "?", or a mapping.
@@ -357,11 +359,14 @@ class SignIn:
             SignInError: nobody is signed in. See its `reason`.
             SessionClosedError: the session is closed.
         """
+        given = _parameters(query)
         try:
-            return await run_in_task(self._session.exchange.spawn, self._finish, *self._checked(query, cookies))
+            if given is None:
+                raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
+            return await self._complete(given, cookies)
         except SignInError as error:
-            if error.reason == "failed":
-                _logger.warning("%s", str(error))  # a record that is kept must not keep the error
+            why = self._why_foreign(given or {}) if error.reason == "foreign" else str(error)
+            _logger.warning("a sign-in failed (%s): %s", error.reason, why)  # a record that is kept must not keep the error
             raise
 
     # --- accounts
@@ -403,7 +408,7 @@ class SignIn:
     @property
     def sign_out_cookies(self) -> tuple[str, ...]:
         """The values of `Set-Cookie` headers that sign a user out at the browser."""
-        return (self._set_cookie(f"{self._cookie_name}-account", "", 0),)
+        return (self._cookies.drop_account(),)
 
     def account_of_request(self, cookies: Cookies) -> str | None:
         """Return the account that the cookie of a browser names. None if it names none.
@@ -413,8 +418,8 @@ class SignIn:
         Args:
             cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
         """
-        named = self._named_account(cookies)
-        return None if named is None else named[0]
+        signed = self._cookies.account_of(cookies)
+        return None if signed is None else signed.account
 
     async def signed_in_account(self, cookies: Cookies) -> str | None:
         """Return the account that is signed in at a browser by cookie and store.
@@ -427,99 +432,51 @@ class SignIn:
         Raises:
             CredentialError: the store failed.
         """
-        named = self._named_account(cookies)
-        if named is None:
+        signed = await self._signed_in(cookies)
+        return None if signed is None else signed.account
+
+    async def _signed_in(self, cookies: Cookies) -> SignedAccount | None:
+        """Return who is signed in by cookie and store."""
+        signed = self._cookies.account_of(cookies)
+        if signed is None or not await self.credentials_for(signed.account).is_kept_since(signed.generation):
             return None
-        account, generation = named
-        return account if await self.credentials_for(account).is_kept_since(generation) else None
+        return signed
 
     def __repr__(self) -> str:
         return f"SignIn({self._credentials!r})"
 
-    # --- cookies
-
-    def _seal(self, purpose: str, content: list[Any]) -> str:
-        dumped = _serializer(self._keys[0], f"{purpose} {self._binding}").dumps(content)
-        return dumped if isinstance(dumped, str) else dumped.decode()
-
-    def _open(self, purpose: str, text: str | None) -> tuple[Any, bytes] | None:
-        """Return the content of a signed text and the secret that signed it. None if no secret did."""
-        from itsdangerous import BadData  # the constructor has imported it
-
-        if text is None or not text.isascii():  # frameworks pass on bytes that are not UTF-8 as lone surrogates
-            return None
-        for key in self._keys:
-            try:
-                return _serializer(key, f"{purpose} {self._binding}").loads(text), key
-            except BadData:
-                pass
-        return None
-
-    def _set_cookie(self, name: str, value: str, max_age_seconds: int) -> str:
-        cookie = f"{name}={value}; Max-Age={max_age_seconds}; {self._attributes}"
-        if len(cookie) > _LONGEST_COOKIE:
-            raise ValueError(f"the cookie {name} has {len(cookie):,} bytes, and browsers keep at most {_LONGEST_COOKIE:,}")
-        return cookie
-
-    def _account_cookie(self, account: str, generation: int) -> str:
-        text = self._seal("boardclient.account", [account, int(self._clock()), generation])
-        return self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
-
-    def _named_account(self, cookies: Cookies) -> tuple[str, int] | None:
-        """Return the account of the cookie, and its generation at that time."""
-        opened = self._open("boardclient.account", _cookies_of(cookies).get(f"{self._cookie_name}-account"))
-        if opened is None:
-            return None
-        (account, begun_at, generation), _ = opened
-        is_in_time = -_SKEW_SECONDS <= self._clock() - begun_at <= self._account_seconds
-        return (account, generation) if is_in_time else None
-
-    def _keep_flow(self, flow: _Flow) -> str:
-        text = self._seal(f"boardclient.flow {flow.state}", [flow.begun_at, flow.return_to, flow.has_challenge, flow.is_over])
-        return self._set_cookie(f"{self._cookie_name}-flow-{flow.state}", text, _KEPT_SECONDS)
-
-    def _end_flow(self, flow: _Flow) -> str:
-        return self._keep_flow(attrs.evolve(flow, return_to="", is_over=True))
-
-    def _flow_of(self, state: str, cookies: Mapping[str, str]) -> tuple[_Flow, bytes] | None:
-        if not _STATE.fullmatch(state):
-            return None
-        opened = self._open(f"boardclient.flow {state}", cookies.get(f"{self._cookie_name}-flow-{state}"))
-        return None if opened is None else (_Flow(state, *opened[0]), opened[1])
-
-    def _too_many(self, cookies: Cookies) -> list[str]:
-        """Return the names of the cookies to drop before a new one."""
-        prefix, now, given = f"{self._cookie_name}-flow-", self._clock(), _cookies_of(cookies)
-        states = {name: name.removeprefix(prefix) for name in given if name.startswith(prefix)}
-        found = {name: self._flow_of(state, given) for name, state in states.items() if _STATE.fullmatch(state)}
-        # Browsers send the older of two cookies first: https://www.rfc-editor.org/rfc/rfc6265#section-5.4.
-        flows = [(name, opened[0]) for name, opened in reversed(found.items()) if opened is not None]
-        recent = sorted((one for one in flows if now - one[1].begun_at < _KEPT_SECONDS), key=lambda one: -one[1].begun_at)
-        under_way = [name for name, flow in recent if not flow.is_over]
-        over = [name for name, flow in recent if flow.is_over]
-        kept = {*under_way[: _MOST_FLOWS - 1], *over[: _MOST_FLOWS - 1]}
-        return [name for name in found if name not in kept]
-
     # --- the steps of a sign-in
 
-    def _checked(self, query: Query, cookies: Cookies) -> tuple[_Flow, str, bytes]:
-        """Return the sign-in that a redirect completes, its code, and the secret that signed its cookie.
-
-        Raises:
-            SignInError: it completes none.
-        """
-        given = _parameters(query)
-        if given is None:
-            raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
-        found = self._flow_of(given.get("state", ""), _cookies_of(cookies))
+    async def _complete(self, given: Mapping[str, str], cookies: Cookies) -> SignedIn:
+        found = self._cookies.flow_of(given.get("state", ""), cookies)
         if found is None:
             raise SignInError("the sign-in was not begun in this browser", "foreign")
         flow, key = found
         if flow.is_over:
-            raise SignInError("the sign-in was completed before", "replayed")
-        if not -_SKEW_SECONDS <= self._clock() - flow.begun_at <= _FLOW_SECONDS:
+            return await self._complete_again(flow, cookies)
+        code = self._checked_code(given, flow)
+        first = self._completions.get(flow.state)
+        if first is None:
+            first = begin_in_task(self._session.exchange.spawn, self._finish, flow, code, key)
+            _keep(self._completions, flow.state, first)
+            return await result_of(first)
+        if first.done():
+            return await self._complete_again(flow, cookies)
+        try:  # a second click, which gets the only response that the browser waits for
+            return await result_of(first)
+        except SignInError as error:
+            failure = copy.copy(error)
+        raise failure
+
+    def _checked_code(self, given: Mapping[str, str], flow: Flow) -> str:
+        """Return the code of a redirect.
+
+        Raises:
+            SignInError: it holds none, or is late.
+        """
+        if not -SKEW_SECONDS <= self._clock() - flow.begun_at <= _FLOW_SECONDS:
             raise SignInError(f"the sign-in was begun more than {_FLOW_SECONDS // 60} minutes ago: begin again", "expired")
-        error, code, ended = given.get("error"), given.get("code"), (self._end_flow(flow),)
+        error, code, ended = given.get("error"), given.get("code"), (self._cookies.end_flow(flow),)
         if error in _SERVICE_ERRORS:
             failure = SignInError(f"the service's consent page failed ({error})", "failed", ended)
             failure.suggested_status = TransportError.suggested_status
@@ -528,32 +485,48 @@ class SignIn:
             raise SignInError("the user or the service refused access", "refused", ended)
         if not code:
             raise SignInError("the redirect holds no code", "failed", ended)
-        if flow.state in self._used:
-            raise SignInError("the sign-in was completed before", "replayed", ended)
-        self._used[flow.state] = None
-        if len(self._used) > _MOST_KEPT:
-            self._used.popitem(last=False)
-        return flow, code, key
+        return code
 
-    async def _finish(self, flow: _Flow, code: str, key: bytes) -> SignedIn:
+    async def _complete_again(self, flow: Flow, cookies: Cookies) -> SignedIn:
+        """Complete for the user whom this very sign-in has signed in at this browser."""
+        ended = (self._cookies.end_flow(flow),)
+        with contextlib.suppress(ConsentRequired):
+            try:
+                signed = await self._signed_in(cookies)
+                if signed is not None and signed.state == flow.state:
+                    member = await self.session_for(signed.account).members.me()
+                    return SignedIn(signed.account, member, signed.return_to, ended)
+            except (SessionClosedError, ConsentRequired):
+                raise
+            except BoardClientError as error:
+                raise _failure_of(error, error.effect) from error
+        raise SignInError("the sign-in was completed before", "replayed", ended)
+
+    def _why_foreign(self, given: Mapping[str, str]) -> str:
+        """Say why there is no cookie, as far as this worker knows. Browsers keep those of `localhost` and `127.0.0.1` apart."""
+        host = self._begun_at.get(given.get("state", ""))
+        if host is not None:
+            return f"it began at {host}, and its redirect leads to {self._host}: browsers keep the cookies of each host apart"
+        return f"it was not begun in this browser, or at another host than {self._host}, where its redirect leads"
+
+    async def _finish(self, flow: Flow, code: str, key: bytes) -> SignedIn:
         """Exchange the code, find out who the user is, and store the token."""
-        verifier = self._verifier(key, flow.state) if flow.has_challenge else None
-        ended, effect = self._end_flow(flow), Effect.NOT_SENT
+        verifier = self._cookies.verifier(flow.state, key) if flow.has_challenge else None
+        ended, effect = self._cookies.end_flow(flow), Effect.NOT_SENT
         try:
             token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
             effect = Effect.DONE
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
             account = await self._account_name(member)
             credentials = self.credentials_for(account)
-            self._account_cookie(account, 2**63)  # a name that is too long is refused before its token is stored
-            signed = self._account_cookie(account, await credentials.keep_token(token))
+            self._cookies.keep_account(account, 2**63, flow)  # a name that is too long is refused before its token is stored
+            signed = self._cookies.keep_account(account, await credentials.keep_token(token), flow)
         except SessionClosedError:
             raise
         except BoardClientError as error:
-            failure = SignInError(f"the sign-in failed: {error}", "failed", (ended,), Effect.worst([effect, error.effect]))
-            failure.suggested_status = error.suggested_status if error.suggested_status // 100 == _FAULT else 400
+            failure = _failure_of(error, Effect.worst([effect, error.effect]), (ended,))
             if isinstance(error.__cause__, TransportError) and error.__cause__.effect is Effect.NOT_SENT:
-                self._used.pop(flow.state, None)  # the code was not sent: the user may reload the page
+                del self._completions[flow.state]  # the code was not sent: the user may reload the page
                 failure.set_cookies = ()
             raise failure from error
         except ValueError as error:  # the code or the name of the account can't be sent, or the name is too long for a cookie
@@ -571,41 +544,23 @@ class SignIn:
             raise CredentialError("the member record holds no id: give SignIn account_of=, a function of the member")
         return member.id
 
-    def _verifier(self, key: bytes, state: str) -> str:
-        """Return the code verifier (RFC 7636 4.1) of a state, derived from the secret."""
-        raw = hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256")
-        return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+def _failure_of(error: BoardClientError, effect: Effect, set_cookies: tuple[str, ...] = ()) -> SignInError:
+    """Return the error of a sign-in that ends with this one. Only what is not the user's affair keeps its status."""
+    failure = SignInError(f"the sign-in failed: {error}", "failed", set_cookies, effect)
+    failure.suggested_status = error.suggested_status if error.suggested_status // 100 == _FAULT else 400
+    return failure
 
 
-@attrs.frozen
-class _Flow:
-    """One sign-in in one browser tab, from the redirect until the browser is back."""
-
-    state: str = attrs.field(repr=False)
-    begun_at: int
-    return_to: str
-    has_challenge: bool = False
-    is_over: bool = False
+def _keep(kept: OrderedDict[str, T], state: str, value: T) -> None:
+    """Keep what is known of a state, and drop the oldest of too many."""
+    kept[state] = value
+    if len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
-
-
-def _serializer(key: bytes, salt: str) -> URLSafeSerializer:
-    with requires_extra("web", "SignIn"):
-        from itsdangerous import URLSafeSerializer
-    return URLSafeSerializer(key, salt=salt, signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"})
-
-
-def _keys_of(secret: str | bytes | Iterable[str | bytes]) -> tuple[bytes, ...]:
-    given = [secret] if isinstance(secret, str | bytes) else list(secret)
-    keys = tuple(key.encode() if isinstance(key, str) else key for key in given)
-    if not all(isinstance(key, bytes) for key in keys):
-        raise TypeError("cookie_secret must be a text, or several")
-    if not keys or min(map(len, keys)) < _SHORTEST_SECRET:
-        raise ValueError(f"cookie_secret must have at least {_SHORTEST_SECRET} bytes: use a random one")
-    return keys
 
 
 def _checked_page(url: str, exchange: Exchange) -> str:
@@ -662,19 +617,4 @@ def _parameters(query: object) -> dict[str, str] | None:
         if not isinstance(name, str) or not isinstance(value, str) or name in found:
             return None
         found[name] = value
-    return found
-
-
-def _cookies_of(cookies: object) -> dict[str, str]:
-    """Return the cookies of a mapping or of a raw `Cookie` header in their order. The first of one name counts."""
-    if isinstance(cookies, Mapping):
-        return {name: value for name, value in cookies.items() if isinstance(name, str) and isinstance(value, str)}
-    if isinstance(cookies, bytes | bytearray):
-        cookies = bytes(cookies).decode("latin-1")
-    if not isinstance(cookies, str):
-        return {}
-    found: dict[str, str] = {}
-    for part in cookies.split(";"):
-        name, _, value = part.strip().partition("=")
-        found.setdefault(name, value.strip('"'))
     return found

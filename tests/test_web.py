@@ -180,9 +180,9 @@ async def test_failed_redirects_sign_no_user_in(service: BoardService, session: 
     await refused(browser, sign_in, "foreign", code="c", state="\udcff")
     await browser.complete(sign_in, code=service.new_code(), state=state)
     assert exchanges(service) == 1
+    signed_in, browser.cookies = browser.cookies, old
     await refused(browser, sign_in, "replayed", code="c", state=state)
-    browser.cookies = old
-    await refused(browser, sign_in, "replayed", code="c", state=state)
+    browser.cookies = signed_in
     late = browser.begin(sign_in)["state"]
     clock.now += 601
     await refused(browser, sign_in, "expired", code="c", state=late)
@@ -270,9 +270,10 @@ async def test_queries_and_cookies_of_every_framework(
     assert await sign_in.signed_in_account(cookies(browser.cookies)) == MEMBER_ID
 
 
-@pytest.mark.parametrize("cookies", [None, 3, "", "n", {}, {"boardclient-account": 3}, b"\xff"])
-async def test_requests_without_a_cookie(cookies: Any, sign_in: SignIn) -> None:
+@pytest.mark.parametrize("cookies", [None, 3, "", "n", {}, {"__Host-ours-account": 3}, b"\xff"])
+async def test_requests_without_a_cookie(service: BoardService, session: AsyncSession, cookies: Any) -> None:
     """Whatever else stands in place of cookies names no user."""
+    sign_in = sign_in_of(service, session, cookie_name="ours")
     assert sign_in.account_of_request(cookies) is None
     assert await sign_in.signed_in_account(cookies) is None
     with pytest.raises(SignInError) as caught:
@@ -313,13 +314,14 @@ def test_forged_cookies_hold_nothing(data: st.DataObject, text: str) -> None:
     with Given() as given:
         state = given.browser.begin(given.sign_in)["state"]
         ((name, signed),) = given.browser.cookies.items()
+        account = re.sub("flow-.*", "account", name)
         at = data.draw(st.integers(0, len(signed) - 2))  # the last character has bits that count for nothing
         other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != signed[at]))
         for forged in (text, signed[:at] + other + signed[at + 1 :]):
             with pytest.raises(SignInError, match="was not begun in this browser"):
                 asyncio.run(given.sign_in.complete({"state": state, "code": "c"}, {name: forged}))
-            assert given.sign_in.account_of_request({"__Host-boardclient-account": forged}) is None
-        assert given.sign_in.account_of_request({"__Host-boardclient-account": signed}) is None  # signed for something else
+            assert given.sign_in.account_of_request({account: forged}) is None
+        assert given.sign_in.account_of_request({account: signed}) is None  # signed for something else
 
 
 @pytest.mark.parametrize(
@@ -368,13 +370,85 @@ async def test_cookies_are_few_and_short(service: BoardService, session: AsyncSe
     assert len(browser.cookies) == 2  # what is an hour old was dropped
 
 
-@pytest.mark.parametrize("rest", ["x", "(", "a,b", "ü b", "x" * 23, "x" * 21 + "\r"])
-def test_cookies_of_others_are_not_repeated(sign_in: SignIn, rest: str) -> None:
-    """A cookie whose name only begins as that of a sign-in is not dropped: a framework might refuse to write its name."""
-    prefix = "__Host-boardclient-flow-"
-    ours = prefix + "x" * 22
-    begun = sign_in.begin("/", {ours: "not signed", f"{prefix}{rest}": "1"})
-    assert [header.partition("=")[0] for header in begun.set_cookies[1:]] == [ours]
+@pytest.mark.parametrize("rest", ["x", "(", "a,b", "ü b", "x" * 22, "x" * 23, "x" * 21 + "\r"])
+def test_cookies_of_others_stay(service: BoardService, session: AsyncSession, rest: str) -> None:
+    """A cookie that is named as that of a sign-in, and can't be opened, may be another application's, and is not dropped."""
+    sign_in = sign_in_of(service, session, cookie_name="ours")
+    others = {f"__Host-ours-flow-{rest}{number}"[: 17 + len(rest)]: "not signed" for number in range(9)}
+    assert len(sign_in.begin("/", others).set_cookies) == 1
+
+
+async def test_sign_ins_on_one_host_leave_each_other_alone() -> None:
+    """Signing in at one of two services in one application, or at an application on another port, does nothing to the other."""
+    async with (
+        BoardService(redirect_uri="http://app.example/a") as one,
+        BoardService(redirect_uri="http://app.example/b") as two,
+        one.session() as first,
+        two.session() as second,
+    ):
+        browser = Browser()
+        sign_ins = [(service, sign_in_of(service, session)) for service, session in ((one, first), (two, second))]
+        states = [browser.begin(sign_in)["state"] for _ in range(6) for _, sign_in in sign_ins]
+        for (service, sign_in), state in zip(sign_ins, states[-2:], strict=True):
+            await browser.complete(sign_in, code=service.new_code(), state=state)
+        for service, sign_in in sign_ins:
+            assert await sign_in.signed_in_account(browser.cookies) == MEMBER_ID
+            assert exchanges(service) == 1
+
+
+# --- redirects that are opened again
+
+
+async def test_a_redirect_that_is_opened_again_leads_on(service: BoardService, session: AsyncSession) -> None:
+    """It leads the user whom it has signed in at this browser to the same page, at any worker, without an exchange."""
+    browser, store = Browser(), MemoryTokenStore()
+    workers = [sign_in_of(service, session, store=store) for _ in range(2)]
+    state = browser.begin(workers[0], "/boards/1?x=1")["state"]
+    first = await browser.complete(workers[0], code=service.new_code(), state=state)
+    for worker in workers:
+        again = await browser.complete(worker, code="used", state=state)
+        assert (again.account, again.member, again.return_to) == (first.account, first.member, "/boards/1?x=1")
+        assert await worker.signed_in_account(browser.cookies) == MEMBER_ID
+    assert exchanges(service) == 1
+    await workers[0].sign_out(MEMBER_ID)
+    await refused(browser, workers[1], "replayed", code="used", state=state)
+
+
+async def test_a_redirect_of_an_earlier_sign_in_is_replayed(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
+    """Where another sign-in has signed the user in since, the earlier redirect says nothing about them."""
+    state = browser.begin(sign_in)["state"]
+    for opened in (state, browser.begin(sign_in)["state"]):
+        await browser.complete(sign_in, code=service.new_code(), state=opened)
+    await refused(browser, sign_in, "replayed", code="c", state=state)
+
+
+async def test_a_second_click_gets_the_result_of_the_first(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
+    """A browser that sends the redirect twice waits for the second response: both are that of one exchange, also if it fails."""
+    for fault, expected in ((None, [MEMBER_ID] * 2), (faults.status(400), ["failed"] * 2)):
+        if fault is not None:
+            service.faults.add(fault, "token.exchange")
+        query = {"code": service.new_code(), "state": browser.begin(sign_in)["state"]}
+        before, cookies = exchanges(service), dict(browser.cookies)
+        found = await asyncio.gather(*(sign_in.complete(query, cookies) for _ in range(2)), return_exceptions=True)
+        ends = [one.reason if isinstance(one, SignInError) else getattr(one, "account", one) for one in found]
+        assert ends == expected
+        assert exchanges(service) == before + 1
+        assert found[0] is not found[1] or fault is None
+
+
+async def test_a_redirect_is_opened_again_while_the_service_is_down(
+    service: BoardService, session: AsyncSession, browser: Browser
+) -> None:
+    """The sign-in is not lost: the page can be loaded again. A token that the service refuses now takes a new sign-in."""
+    sign_in = sign_in_of(service, session.with_options(retry=None))
+    state = browser.begin(sign_in)["state"]
+    await browser.complete(sign_in, code=service.new_code(), state=state)
+    service.faults.add(faults.status(503), "members.me", times=1)
+    error = await refused(browser, sign_in, "failed", 502, code="used", state=state)
+    assert error.set_cookies == ()
+    await browser.complete(sign_in, code="used", state=state)
+    service.rules.expire_tokens()
+    await refused(browser, sign_in, "replayed", code="used", state=state)
 
 
 @pytest.mark.parametrize("cookies", [dict, raw])
@@ -477,7 +551,36 @@ async def test_scopes_and_plain_http(service: BoardService, session: AsyncSessio
     sign_in = sign_in_of(service, session, scope="read", **plain)
     assert browser.begin(sign_in)["scope"] == "read"
     assert browser.begin(sign_in, scope="read write")["scope"] == "read write"
-    assert all(name.startswith("boardclient-flow-") for name in browser.cookies)
+    assert all(re.fullmatch("boardclient-[0-9a-f]{8}-flow-.*", name) for name in browser.cookies)
+
+
+# --- the log
+
+
+async def test_each_sign_in_that_fails_is_a_line_in_the_log(
+    service: BoardService, caplog: pytest.LogCaptureFixture, sign_in: SignIn, browser: Browser
+) -> None:
+    """It says why, and where the browser was at another host than the redirect URI's, it names both."""
+    state = browser.begin(sign_in)["state"]
+    await refused(browser, sign_in, "refused", error="access_denied", state=state)
+    begun = sign_in.begin("/", host="localhost:8000")
+    state = dict(parse_qsl(urlsplit(begun.location).query))["state"]
+    await refused(browser, sign_in, "foreign", code="c", state=state)
+    await refused(
+        browser, sign_in, "foreign", code="c", state=sign_in.begin("/", host=urlsplit(service.redirect_uri).netloc).location[-22:]
+    )
+    with pytest.raises(SignInError):
+        await sign_in.complete("a=1&a=2", {})
+    host = urlsplit(service.redirect_uri).netloc
+    lines = [
+        record.getMessage().removeprefix("a sign-in failed ") for record in caplog.records if record.name == "boardclient.web"
+    ]
+    assert lines == [
+        "(refused): the user or the service refused access",
+        f"(foreign): it began at localhost:8000, and its redirect leads to {host}: browsers keep the cookies of each host apart",
+        f"(foreign): it was not begun in this browser, or at another host than {host}, where its redirect leads",
+        "(failed): the redirect is malformed: its query names a parameter twice, or is no query",
+    ]
 
 
 # --- secrets and verifiers
@@ -577,7 +680,9 @@ async def test_an_account_that_fits_in_no_cookie_is_refused(
     assert sign_in.account_of_request(browser.cookies) == names.pop(0)
     state = browser.begin(sign_in)["state"]
     error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
-    assert re.search(r"the cookie __Host-boardclient-account has [45],\d\d\d bytes, and browsers keep at most 4,096$", str(error))
+    assert re.search(
+        r"the cookie __Host-boardclient-[0-9a-f]{8}-account has [45],\d\d\d bytes, and browsers keep at most 4,096$", str(error)
+    )
     assert error.effect is Effect.DONE
     assert await store.read(names[0]) is None
     await refused(browser, sign_in, "replayed", code="c", state=state)
@@ -619,7 +724,7 @@ async def test_failures_midway(
         assert error.effect is effect
         assert_no_secrets(error, secrets=[service.client_secret, SECRET])
         (record,) = [record for record in caplog.records if record.name == "boardclient.web"]
-        assert record.getMessage() == str(error)
+        assert record.getMessage() == f"a sign-in failed (failed): {error}"
         assert words in record.getMessage()
         await refused(browser, sign_in, "replayed", code="c", state=state)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -140,6 +141,12 @@ class IncomingRequest:
         host = self.headers.get("host")
         # Behind a proxy the scheme of the request is another than the browser's, so only `own` can tell it.
         return origin is not None and (origin.partition("://")[2] != host or own.partition("://")[2] == host)
+
+    @property
+    def is_prefetch(self) -> bool:
+        """Whether the browser only expects that the user may open it: https://www.w3.org/TR/fetch-metadata/#sec-purpose-header."""
+        purposes = (self.headers.get(name, "") for name in ("sec-purpose", "purpose", "x-purpose", "x-moz"))
+        return any(re.match(r"\s*(prefetch|prerender|preview)\b", purpose, re.IGNORECASE) for purpose in purposes)
 
     @property
     def wants_page(self) -> bool:

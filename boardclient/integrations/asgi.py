@@ -219,7 +219,7 @@ class BoardSessions:
         """Send the browser to the consent page. After the sign-in it goes to `return_to` of the query."""
         if not self.has_sign_in:
             return _NO_SIGN_IN
-        begun = self.sign_in.begin(request.return_to(), request.cookies)
+        begun = self.sign_in.begin(request.return_to(), request.cookies, host=request.headers.get("host"))
         return redirect(begun.location, begun.set_cookies)
 
     async def call_back(self, request: IncomingRequest) -> OutgoingResponse:
@@ -232,6 +232,8 @@ class BoardSessions:
             return _NO_SIGN_IN
         if request.method != "GET":  # frameworks route HEAD as well, which would use up the code
             return OutgoingResponse(405, (("Allow", "GET"), ("Content-Length", "0")))
+        if request.is_prefetch:  # it would use up the code; after a failure the browser asks again when the user opens it
+            return problem(503, "a sign-in is not prefetched")
         done = await self.sign_in.complete(request.query, request.cookies)
         return redirect(done.return_to, done.set_cookies)
 

@@ -203,8 +203,11 @@ def test_failed_redirects_sign_no_user_in(client: TestClient, service: BoardServ
     assert service.calls_of("token.exchange") == []
     assert client.get("/callback", params=query).status_code == 303
     again = client.get("/callback", params=query)
-    assert again.status_code == 400
-    assert "You are signed in already" in again.text
+    assert (again.status_code, again.headers["location"]) == (303, "/")
+    other = client.get("/callback", params={**query, "state": "other"})
+    assert (other.status_code, "You are signed in already" in other.text) == (400, True)
+    client.post("/logout")
+    assert client.get("/callback", params=query).status_code == 400
     assert len(service.calls_of("token.exchange")) == 1
 
 

@@ -103,7 +103,7 @@ async def test_errors_become_problem_documents(
 
 
 async def test_failed_redirects_sign_no_user_in(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
-    """A redirect that is replayed, foreign, refused or malformed is 400 with its reason, and exchanges nothing."""
+    """A redirect that is replayed, foreign, refused or malformed is 400 with its reason. It exchanges nothing, as a prefetch."""
     ada = consenting.members[0].id
     async with running(make) as send:
         browser, other = Browser(send), Browser(send)
@@ -113,6 +113,8 @@ async def test_failed_redirects_sign_no_user_in(consenting: BoardService, runnin
         assert (foreign.status, foreign.json()["reason"]) == (400, "foreign")
         done = await browser.open(back)
         assert (done.status, done.header("Location")) == (303, "/")
+        assert ((await browser.open(back)).status, (await browser.open(back)).header("Location")) == (303, "/")
+        await browser.open("/logout", "POST")
         replayed = await browser.open(back)
         assert (replayed.status, replayed.json()["reason"]) == (400, "replayed")
         begun = await browser.open("/login")
@@ -123,8 +125,12 @@ async def test_failed_redirects_sign_no_user_in(consenting: BoardService, runnin
         assert (await browser.open(back, "HEAD")).status in (404, 405)
         assert (await browser.open("/callback")).status == 400
         assert (await browser.open("/callback?code=1&code=2")).json()["reason"] == "failed"
+        for purpose in ({"Sec-Purpose": "prefetch;prerender"}, {"Purpose": "Prefetch"}, {"X-Moz": "prefetch"}):
+            assert (await browser.fetch(back, headers={**PAGE, **purpose})).status == 503
+        assert len(consenting.calls_of("token.exchange")) == 1
+        assert (await browser.open(back)).status == 303
         assert (await browser.fetch("/me")).json()["id"] == ada
-    assert len(consenting.calls_of("token.exchange")) == 1
+    assert len(consenting.calls_of("token.exchange")) == 2
 
 
 async def test_with_a_service_account_no_user_signs_in(consenting: BoardService, running: Running) -> None:
