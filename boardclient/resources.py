@@ -344,7 +344,7 @@ class Cards(_Resource):
                 once. None (default): "reconcile" with a `board_id`, otherwise "report".
             marker: What proves which card is whose. None (default): identity, and equality where only one card can be meant.
                 True: a code at both ends of the description too, which proves whatever else is changed. A function gets the
-                draft and returns the code, which others may know: it proves with the card's name or at an end.
+                draft and returns the code, which others may know: it proves together with the card's name.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or

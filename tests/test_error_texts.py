@@ -37,8 +37,8 @@ async def error_of(call: Any) -> BoardClientError:
     return caught.value
 
 
-MAY_BE_DONE = "; the service may have done it: check before you send it again"
-IS_DONE = "; the status says that it was done: check before you send it again"
+MAY_BE_DONE = "; the service may have done it: check before you send it again (docs/mistakes.md)"
+IS_DONE = "; the status says that it was done: check before you send it again (docs/mistakes.md)"
 
 
 async def test_a_creation_that_may_have_been_done_says_so(service: BoardService, loop_clock: Clock) -> None:
@@ -62,6 +62,10 @@ async def test_a_creation_that_may_have_been_done_says_so(service: BoardService,
             assert "check before" not in str(read)
             assert str(pickle.loads(pickle.dumps(created))) == created.args[0] == str(created)
             texts.append(str(created))
+    async with service.session(retry=None) as session:
+        service.faults.add(faults.drop(), times=1)
+        card = await error_of(session.cards.create("Party", list_id="list"))
+    assert str(card).endswith(MAY_BE_DONE.replace(" (", ", as board_id= does ("))
     endings = [next((end for end in (MAY_BE_DONE, IS_DONE) if text.endswith(end)), "") for text in texts]
     assert endings == [MAY_BE_DONE, MAY_BE_DONE, MAY_BE_DONE, IS_DONE, ""]
 

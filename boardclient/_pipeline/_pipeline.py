@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
+from boardclient import _operations as operations
 from boardclient import retry as _retry
 from boardclient._activities import (
     INSTALLED,
@@ -56,6 +57,8 @@ _WARNINGS: Final = {
     Effect.DONE: "the status says that it was done: check before you send it again",
 }
 """What errors add, by their effect, if a second request would do more than the first."""
+_HOW: Final = {operations.ADD_CARD.name: ", as board_id= does (docs/mistakes.md)"}
+"""How to check, by the operation."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # slots would need the attributes below declared as well
@@ -141,7 +144,7 @@ class Pipeline:
         error.attempts = context.attempts
         error.repeatable = request.repeatable
         if not request.repeatable and (warning := _WARNINGS.get(error.effect)) is not None:
-            add_words(error, warning)
+            add_words(error, warning + _HOW.get(request.operation.name, " (docs/mistakes.md)"))
         signed_with = context.credentials
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
             error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)

@@ -326,6 +326,8 @@ class Engine:
         elif event in {"lost", "lost too often"}:
             row.sends += 1
             pause = _RESEND_SECONDS * 2 ** (row.sends - 1)
+            if self._options.unknown == "resend":
+                pause = max(pause, self._asked_pause(failure))
             self._lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
@@ -339,17 +341,19 @@ class Engine:
         self._note_change()
 
     def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
-        """Return the pause before a row is sent again that is put off, None if it has waited too long.
-
-        A long `Retry-After` ends the run.
-        """
+        """Return the pause before a row is sent again that is put off, None if it has waited too long."""
         if is_throttling(failure):
             self._turns.note_refusal(self._tally.requests, failure)
-            asked = retry_after_of(failure)
-            if asked is not None and asked > PATIENCE_SECONDS:
-                until = moment_in(asked).astimezone().isoformat(" ", "seconds")
-                self.halt(_waited(failure, f"the service accepts requests again at {until}"))
+            self._asked_pause(failure)
         return 0.0 if self.is_halted else pause_before(row, failure, self._hold)
+
+    def _asked_pause(self, failure: BoardClientError) -> float:
+        """Return the seconds for which `Retry-After` asks. A long pause ends the run."""
+        asked = retry_after_of(failure) or 0.0
+        if asked > PATIENCE_SECONDS:
+            until = moment_in(asked).astimezone().isoformat(" ", "seconds")
+            self.halt(_waited(failure, f"the service accepts requests again at {until}"))
+        return asked
 
     # --- which row is sent next
 

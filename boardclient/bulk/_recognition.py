@@ -259,11 +259,6 @@ def with_marker(desc: str | None, marker: str) -> str:
     return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"
 
 
-def _is_at_an_end(marker: str, desc: str) -> bool:
-    """Return True if a copy of a marker is where `with_marker` puts it."""
-    return desc.startswith(f"[{marker}]") or desc.endswith(f"[{marker}]")
-
-
 class RowMarkers:
     """Gives rows their markers, and recognises cards by them. Owned by a reconciler.
 
@@ -336,8 +331,8 @@ class RowMarkers:
 
         The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
         equal or have as many cards. A card with the markers of several rows is that of the one whose name it has. A marker that
-        others know, since the caller's function made it, may be mentioned in any description: it proves at an end of one, where
-        it was sent, or together with the name of its row.
+        others know, since the caller's function made it, may be mentioned in any description: it proves together with the name of
+        its row.
         """
         if not self.are_used:
             return {}, {}
@@ -351,10 +346,8 @@ class RowMarkers:
         claims: list[tuple[bool, bool, set[str], Card]] = []
         for card in cards:
             if shown := markers(card.desc) & places.keys():
-                name, desc = normal(card.name or ""), normal(card.desc or "").casefold()
+                name = normal(card.name or "")
                 own = {marker for marker in shown if name in names[marker]}
-                if not (own or self.are_secret):
-                    own = {marker for marker in shown if _is_at_an_end(marker, desc)}
                 claims.append((card.id not in named, not own, own or shown, card))
         marked: defaultdict[str, list[Card]] = defaultdict(list)
         shared: defaultdict[str, list[Card]] = defaultdict(list)

@@ -10,7 +10,7 @@ import pytest
 from bulk_helpers import LOST, Memory, Moments, kept
 from virtual_loop import virtually
 
-from boardclient import BadRequestError, CardDraft, Effect
+from boardclient import BadRequestError, CardDraft, Effect, ServerError
 
 
 @virtually
@@ -171,6 +171,10 @@ async def test_report_sends_at_most_once() -> None:
     assert (len(memory.sent), memory.read_at) == (4, [])
 
 
+def unavailable(seconds: float) -> ServerError:
+    return ServerError("503", 503, retry_after=seconds, effect=Effect.UNKNOWN)
+
+
 @virtually
 async def test_resend_sends_at_least_once() -> None:
     """A card in doubt is sent again after growing pauses, at most five times, while others continue."""
@@ -185,6 +189,27 @@ async def test_resend_sends_at_least_once() -> None:
     assert [after - before for before, after in pairwise(times)] == pytest.approx([0.5, 1, 2, 4])
     assert Counter(card.name for card in memory.cards)["b"] == 2
     assert "sent again: 400" in "".join(getattr(results["c"].error, "__notes__", []))
+
+
+@virtually
+async def test_resend_waits_as_long_as_the_service_asks() -> None:
+    """`Retry-After` counts from the first 503, unless the own pause is longer."""
+    memory = Memory()
+    memory.script = {"a": [unavailable(4.0), unavailable(0.1)]}
+    async with memory.run("ab", board_id=None, unknown="resend") as run:
+        assert {result.state async for result in run} == {"created"}
+    assert [after - before for before, after in pairwise(memory.times("a"))] == pytest.approx([4.0, 1.0])
+
+
+@virtually
+async def test_resend_leaves_a_card_to_the_next_run_if_the_service_asks_for_too_long_a_pause() -> None:
+    """The run ends with an error that says when to come back; its card is unknown."""
+    memory = Memory()
+    memory.script = {"a": [unavailable(3600.0)]}
+    async with memory.run("a", board_id=None, unknown="resend") as run:
+        with pytest.raises(ServerError, match=r"the service accepts requests again at 20\d\d-.*left to the next"):
+            await run.wait()
+    assert (run.report.unknown, len(memory.sent)) == (1, 1)
 
 
 @pytest.mark.parametrize("stops", [True, False])

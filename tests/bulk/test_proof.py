@@ -249,7 +249,7 @@ async def test_a_field_that_the_listing_leaves_out_is_not_compared(world: World)
 async def test_a_description_with_the_markers_of_two_rows_belongs_to_the_one_with_its_name(
     world: World, marker: Any, are_renamed: bool
 ) -> None:
-    """Someone pastes the description of a lost card under that of another. If both are renamed, one row is unknown."""
+    """Someone pastes the description of a lost card under that of another. If both are renamed, a secret marker tells whose."""
 
     def paste() -> None:
         first, second = record(world, "b"), record(world, "c")
@@ -260,7 +260,11 @@ async def test_a_description_with_the_markers_of_two_rows_belongs_to_the_one_wit
     done = await run(world, "abcdef", committed="bc", before_reading=paste, marker=marker)
     cards = {name: result.card and result.card.id for name, result in done.results.items()}
     if are_renamed:
-        assert done.states == {**dict.fromkeys("acdef", "created"), "b": "unknown"}
+        assert done.states == {
+            **dict.fromkeys("acdef", "created"),
+            "b": "unknown",
+            "c": "created" if marker is True else "unknown",
+        }
     else:
         assert (cards["b"], cards["c"]) == (record(world, "b").id, record(world, "c").id)
     assert Counter(world.sent) == Counter("abcdef")
@@ -828,18 +832,19 @@ async def test_a_marker_that_was_dropped_with_a_long_description_may_be_the_row_
     ("name", "desc", "is_found"),
     [
         ("b", "see b", True),
-        ("Ask", "[b]", True),
-        ("Ask", "[B]\n\nanother text, cut o", True),
-        ("Ask", "forwarded: another text\n\n[b]", True),
+        ("Ask", "[b]", False),
+        ("Ask", "[B]\n\nanother text, cut o", False),
+        ("Ask", "see [b]", False),
+        ("B", "[b]\n\n[b]", False),
         ("Ask", "see b and c", False),
         ("Ask", "see [b] and c", False),
         ("Ask", "b", False),
     ],
 )
-async def test_a_marker_that_others_know_proves_with_the_name_or_where_it_was_sent(
+async def test_a_marker_that_others_know_proves_together_with_the_name(
     world: World, name: str, desc: str, is_found: bool
 ) -> None:
-    """Any card may mention it: a colleague's is not taken for the row's."""
+    """Any card may mention it, in brackets and at an end too: a colleague's is not taken for the row's."""
     done = await run(
         world,
         "abcd",
@@ -848,6 +853,7 @@ async def test_a_marker_that_others_know_proves_with_the_name_or_where_it_was_se
         before_reading=lambda: add_card(world, name, desc=desc),
     )
     assert done.states["b"] == ("created" if is_found else "unknown")
+    assert [card.name for card in done.audit.resembling] == ([] if is_found else [name])
     assert Counter(world.sent)["b"] == 1
 
 
