@@ -24,7 +24,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from boardclient._redaction import forms_of, masked, masked_text
-from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
+from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
 from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._values import (
     CREDENTIAL_NAMES,
@@ -35,11 +35,13 @@ from boardclient._transport._values import (
     RequestHeaders,
     TransportFailure,
     TransportResult,
+    UsedConnection,
     can_add,
 )
 from boardclient.errors import Effect
 
 if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.connector import Connection
 
 _SECRET_NAMES: Final = CREDENTIAL_NAMES | {"client_secret", "code", "code_verifier", "refresh_token"}
@@ -69,6 +71,8 @@ class ClientSessionTransport:
         self._is_lent = is_lent
         self._headers = headers
         self._limit = limit
+        self._unknown: Final = UsedConnection()
+        """The connection of responses that do not know theirs."""
         if is_lent and getattr(http, "trace_configs", None):
             _logger.debug("the lent ClientSession has trace configs, which see the credentials in the URLs of requests")
 
@@ -95,6 +99,7 @@ class ClientSessionTransport:
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         try:
+            progress.connection = None
             progress.begin_sending("handed")
             async with self._http.request(
                 method,
@@ -108,6 +113,8 @@ class ClientSessionTransport:
             ) as response:
                 progress.stage = "receive"
                 progress.http_version = getattr(response, "version", None)  # recorders replay responses of classes of their own
+                if progress.connection is None:
+                    self._unknown.count(progress)
                 outcome = (outgoing and outgoing.received) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             error.__traceback__ = None  # a trace config that keeps the error would keep this frame
@@ -171,14 +178,15 @@ class OutgoingRequest(aiohttp.ClientRequest):
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         """Write the request with its real URL and body, and give the response the shown URL."""
-        if (progress := PROGRESS.get()) is not None:
-            progress.begin_sending()
         outgoing = OUTGOING.get()
         if outgoing is None:
+            await _begin_sending(conn)
             return await super().send(conn)
         shown, traces = self.url, self._traces
         if outgoing.body is not None:
             await self.update_body(payload_of(outgoing.body))
+        if not outgoing.body:  # else `write_bytes` begins
+            await _begin_sending(conn)
         self.url, self._traces = URL(outgoing.url, encoded=True), []  # else the traces would see both
         try:
             response = await super().send(conn)
@@ -188,11 +196,31 @@ class OutgoingRequest(aiohttp.ClientRequest):
             await trace.send_request_headers(self.method, shown, self.headers)
         return response
 
+    async def write_bytes(self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None) -> None:
+        """Write the head and the body, in a task."""
+        try:
+            await _begin_sending(conn)
+        except Exception as error:
+            if conn.protocol is not None:
+                conn.protocol.set_exception(error)  # for the caller, which waits for the response
+            return
+        await super().write_bytes(writer, conn, content_length)
+
     @property
     def request_info(self) -> aiohttp.RequestInfo:
         """The facts about the request that responses and exceptions hold."""
         shown = self.original_url
         return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)
+
+
+async def _begin_sending(connection: Connection) -> None:
+    """Note that a request is written now, or raise an exception if it may not be."""
+    protocol = connection.protocol
+    if isinstance(protocol, Protocol):
+        await protocol.check_unused()
+        protocol.awaits_response = True
+    if (progress := PROGRESS.get()) is not None:
+        progress.begin_sending()
 
 
 def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:
@@ -244,18 +272,25 @@ class ShownResponse(aiohttp.ClientResponse):
         """Read the head, and the body where instruments may read it."""
         outgoing = OUTGOING.get()
         if outgoing is None or not outgoing.is_watched:
-            return await super().start(connection)
+            return await self._start(connection)
         outgoing.received = received = await self._received(connection, outgoing.limit)
         if isinstance(received, TransportFailure):
             raise shown_error(received)
         self._show(received, outgoing)
         return self
 
+    async def _start(self, connection: Connection) -> aiohttp.ClientResponse:
+        protocol, progress = connection.protocol, PROGRESS.get()
+        await super().start(connection)
+        if progress is not None and isinstance(protocol, Protocol):
+            protocol.note_response(self.headers, progress)
+        return self
+
     async def _received(self, connection: Connection, limit: int) -> TransportResult:
         progress = PROGRESS.get()
         assert progress is not None  # noqa: S101 -- it is set with what goes out
         try:
-            await super().start(connection)
+            await self._start(connection)
             progress.stage = "receive"
             received = await read_whole(self.status, self.headers, self.content, limit, progress.needs_body)
         except Exception as error:  # whatever it is, it may print what the service sent

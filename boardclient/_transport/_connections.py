@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
+import re
 import select
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
 from time import monotonic
@@ -17,7 +19,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError, HttpResponseParser
 
-from boardclient._transport._values import Progress
+from boardclient._transport._values import Progress, UsedConnection
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest, ConnectionKey
@@ -51,8 +53,11 @@ _new_parser: Final = functools.partial(
     max_headers=MOST_FIELDS,
 )
 _HAS_POLL: Final = hasattr(select, "poll")
-_ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
-_ENDS_OVER_TLS: Final = 0 if not _HAS_POLL else ~select.POLLIN
+_INPUT: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
+_IDLE_LIMIT: Final = re.compile(r"timeout\s*=\s*\"?(\d{1,6})", re.ASCII | re.IGNORECASE)
+"""The parameter of `Keep-Alive` (https://www.rfc-editor.org/rfc/rfc2068#section-19.7.1.1)."""
+_MARGIN_SECONDS: Final = 1.0
+"""How much earlier than announced a connection is given up, but at most half of the time: the request has to arrive before."""
 
 
 class ConnectionQueue:
@@ -143,10 +148,11 @@ class Connector(aiohttp.TCPConnector):
     async def _connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
         """Return a connection, which may be new, after the caller has waited in the queue."""
         connection = await super().connect(req, traces, timeout)
-        protocol = cast("Protocol", connection.protocol)
-        if not protocol.can_be_written():
+        try:
+            await cast("Protocol", connection.protocol).check_unused()
+        except BaseException:
             connection.close()
-            raise aiohttp.ClientConnectionResetError
+            raise
         return connection
 
     def _release_waiter(self) -> None:
@@ -177,11 +183,13 @@ class Connector(aiohttp.TCPConnector):
     def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         """Keep a connection, or close it, and take what comes from now on for the response to no request."""
         protocol._parser = None
+        cast("Protocol", protocol).awaits_response = False
         super()._release(key, protocol, should_close=should_close)
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Keep a connection for the next request if its peer keeps it too."""
         protocol._parser = None  # as in `_release`
+        cast("Protocol", protocol).awaits_response = False
         if self._closed or self._cleanup_handle is None or protocol.should_close:
             self._release(key, protocol)
         else:  # what `_release` does then
@@ -224,13 +232,14 @@ def missing_parts(connector: aiohttp.TCPConnector) -> list[str]:
     return names
 
 
-class Protocol(ResponseHandler):
+class Protocol(UsedConnection, ResponseHandler):
     """Parses the responses of one connection. Owned by its connector.
 
     It differs from aiohttp's protocol in this:
 
-    - An idle connection that has input is not used again: the peer closed it, or sent a response to no request
+    - A connection that has input without a request gets none: the peer closed it, or sent a response to no request
       (https://www.rfc-editor.org/rfc/rfc9112#section-9.2).
+    - An idle connection is used no longer than its peer has announced to keep it.
     - If parsing fails in a later packet, or the connection is reset, the body being read ends with an error. aiohttp's parser
       drops the body then, and its reader waits forever (related: https://github.com/aio-libs/aiohttp/issues/10355).
     - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
@@ -243,42 +252,74 @@ class Protocol(ResponseHandler):
         # All attributes from the start: instances that get more later no longer share their keys, and are slower to read.
         self._unread: Callable[[int], list[tuple[int, int]]] = _no_input
         """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
-        self._ends = ~0
-        """The poll events after which no request may be written."""
+        self._is_tls = False
+        self.awaits_response: bool = True
+        """Whether what comes is a response. False while the connection is idle, and until the request that gets it is written."""
+        self._usable_until = math.inf
+        """When the peer may close the idle connection, as it has announced."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         super().connection_made(transport)
         self._unread = _input_check(transport)
-        if transport.get_extra_info("ssl_object") is not None:
-            self._ends = _ENDS_OVER_TLS
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a response, or keep what is a response to no request from the parser."""
+        if not self.awaits_response:
+            self._parser = None  # aiohttp adds it to `_tail` then
+        super().data_received(data)
 
     def write(self, wire: bytes) -> None:
         """Write a request, and parse what comes from now on as its response."""
         transport: Any = self.transport
         self._skip_payload = False
         self._parser = _new_parser(self, self._loop)
+        self.awaits_response = True
         transport.write(wire)
+
+    def note_response(self, headers: Mapping[str, str], progress: Progress) -> None:
+        """Count a response, and note how long its peer keeps the connection."""
+        self.count(progress)
+        announced = headers.get("Keep-Alive")
+        if announced is not None and (limit := _IDLE_LIMIT.search(announced)) is not None:
+            seconds = float(limit[1])
+            self._usable_until = monotonic() + seconds - min(_MARGIN_SECONDS, seconds / 2)
+
+    def distrust(self) -> bool:
+        """Close the connection."""
+        self._should_close = True
+        if self.transport is not None:
+            self.transport.abort()
+        return True
 
     def is_connected(self) -> bool:
         """Return True if a request can be written to an idle connection, which aiohttp's connector asks too."""
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return False
-        # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
-        return not (self._buffer or self._tail or self._should_close or self._unread(0))
+        return self.can_be_written() and not (self._buffer or self._should_close or self.has_unread_records())
 
     def can_be_written(self) -> bool:
-        """Return True if a request can be written to a connection, new or not, right after it was acquired."""
-        return self.transport is not None and not self.transport.is_closing() and not self.has_ended()
+        """Return True if a request can be written to the connection, new or not, unless it `has_unread_records`."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self._tail:
+            return False
+        return monotonic() < self._usable_until and (self._is_tls or not self._unread(0))
 
-    def has_ended(self) -> bool:
-        """Return True if no request may be written any more.
+    def has_unread_records(self) -> bool:
+        """Return True if TLS records were received that the event loop has not read yet.
 
-        The peer has closed the connection, or has sent something to no request. Over TLS unread bytes do not count:
-        a server may send session tickets at any time (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
+        No request is written before it has read them. They may be a response to no request, or session tickets, which a server
+        may send at any time (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
         """
-        return bool(self._tail or ((found := self._unread(0)) and found[0][1] & self._ends))
+        return self._is_tls and bool(self._unread(0))
+
+    async def check_unused(self) -> None:
+        """Raise an exception if no request may be written, after the event loop has read what was received."""
+        self.awaits_response = False
+        while self.can_be_written():
+            if not self.has_unread_records():
+                return
+            await asyncio.sleep(0)
+        raise aiohttp.ClientConnectionResetError
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Read on after a pause, which aiohttp asks for at the end of each body, also if nothing was paused."""
@@ -340,5 +381,5 @@ def _input_check(transport: asyncio.BaseTransport) -> Callable[[int], list[tuple
     if socket is None or not _HAS_POLL:  # Windows has no poll
         return _no_input
     unread = select.poll()
-    unread.register(socket.fileno(), _ENDS)
+    unread.register(socket.fileno(), _INPUT)
     return unread.poll

@@ -303,7 +303,7 @@ class DirectTransport:
 
     async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress) -> TransportResult:
         """Send one request once, and return its response or the failure."""
-        progress.stage = "connect"
+        progress.stage, progress.connection = "connect", None
         connector, key = self._connector, prototype.connection_key
         protocol: Any = None
         outcome: TransportResult
@@ -324,6 +324,7 @@ class DirectTransport:
                 message, content = await protocol.read()
             progress.stage = "receive"
             progress.http_version = message.version
+            protocol.note_response(message.headers, progress)
             is_complete = content.is_eof()
             if (
                 is_complete
@@ -377,8 +378,11 @@ class Writes:
             transport = protocol.transport
             if transport is None or transport.is_closing() or is_given_up(protocol):
                 continue
-            if protocol.has_ended():  # nothing is sent: the call ends with NOT_SENT
+            if not protocol.can_be_written():  # nothing is sent: the call ends with NOT_SENT
                 transport.abort()
+                continue
+            if protocol.has_unread_records():
+                self.add(protocol, wire, progress)
                 continue
             try:
                 progress.begin_sending()

@@ -184,6 +184,30 @@ def can_add(headers: CIMultiDict[str], name: str, value: str) -> bool:
     return is_well_formed and name not in headers and name.lower() not in FRAMING
 
 
+class UsedConnection:
+    """The connection of some responses, for a layer that can tell a response to another request.
+
+    Over HTTP/1.1 nothing but their order says which request a response belongs to. After one response too many each later one is
+    read for the wrong request, until the connection is closed.
+    """
+
+    responses: int = 0
+    """How many responses came over it."""
+
+    def count(self, progress: Progress) -> None:
+        """Count the response that a request got."""
+        self.responses += 1
+        progress.connection, progress.response_number = self, self.responses
+
+    def distrust(self) -> bool:
+        """Close the connection, also under a request in flight, which then ends with a failure.
+
+        Return False if it is not known which connection it was: then a later request may get it. So it is for a `ClientSession`
+        that the application lent, whose responses all seem to come over one connection.
+        """
+        return False
+
+
 class Progress:
     """How far one request is. The transport sets it.
 
@@ -195,6 +219,10 @@ class Progress:
     connection, "write" until the next iteration of the event loop writes the request, "send", "receive"."""
     http_version: tuple[int, int] | None = None
     """The HTTP version of the last response, such as (1, 1)."""
+    connection: UsedConnection | None = None
+    """The connection that the response came over, None if there was none."""
+    response_number: int = 0
+    """Which of the connection's responses it was, counted from 1."""
 
     def begin_sending(self, stage: Stage = "send") -> None:
         """Note that the request is handed over or written now. A subclass may raise an exception: then it is not."""

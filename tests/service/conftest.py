@@ -53,6 +53,16 @@ def server_context(certificate: Path) -> ssl.SSLContext:
     return context
 
 
+@pytest.fixture(params=["http", "https"])
+def contexts(request: pytest.FixtureRequest, certificate: Path) -> tuple[ssl.SSLContext | None, dict[str, Any]]:
+    """Give the server's TLS context and the pool's settings, for plain http and for https."""
+    if request.param == "http":
+        return None, {}
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    return server, {"ssl": ssl.create_default_context(cafile=str(certificate / "cert.pem"))}
+
+
 @pytest.fixture
 async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
     """Make pools, which are closed in the end and leave no connection behind."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
-import ssl
 import struct
+import time
 import zlib
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -27,16 +26,6 @@ BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or c
 async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:
     async with asyncio.timeout(60):
         return await pool.send(method, url, body, Progress())
-
-
-@pytest.fixture(params=["http", "https"])
-def contexts(request: pytest.FixtureRequest, certificate: Path) -> tuple[ssl.SSLContext | None, dict[str, Any]]:
-    """Give the server's TLS context and the pool's settings, for plain http and for https."""
-    if request.param == "http":
-        return None, {}
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-    return server, {"ssl": ssl.create_default_context(cafile=str(certificate / "cert.pem"))}
 
 
 async def head_of(reader: asyncio.StreamReader) -> bytes:
@@ -73,6 +62,113 @@ async def test_a_connection_that_the_system_knows_to_be_closed(open_pool: Any, r
         await closed.wait()
         assert isinstance(await send(pool, "POST", f"{url}/1/x"), RawResponse)
     assert raw_server.served == 2
+
+
+@pytest.mark.parametrize(
+    ("announced", "seconds", "is_reused"),
+    [
+        ("timeout=1", 0.4, True),
+        ("timeout=1", 0.6, False),
+        ("max=99, Timeout = 3", 1.9, True),
+        ("max=99, Timeout = 3", 2.1, False),
+        ("timeout=0", 0.0, False),
+        ("timeout=60", 3.0, True),
+        ("timeout=soon", 3.0, True),
+    ],
+)
+async def test_a_connection_is_not_used_longer_than_its_peer_keeps_it(
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, announced: str, seconds: float, is_reused: bool
+) -> None:
+    """`Keep-Alive: timeout=N` says when an idle connection is closed; a request that comes a little earlier takes another one."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nKeep-Alive: %s\r\nContent-Length: 2\r\n\r\n{}" % announced.encode())
+
+    now = time.monotonic()
+    monkeypatch.setattr("boardclient._transport._connections.monotonic", lambda: now)
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        for _ in range(3):
+            assert isinstance(await send(pool, "POST", f"{url}/1/x"), RawResponse)
+            now += seconds
+    assert raw_server.served == (1 if is_reused else 3)
+
+
+# --- connections that can't be trusted
+
+
+async def test_responses_name_their_connection_in_order(open_pool: Any, raw_server: Any) -> None:
+    """Each response says over which connection it came and as which one, refusals too; a failure names none."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        for answer in (OK, b"HTTP/1.1 100 Continue\r\n\r\n" + OK.replace(b"200", b"404")):
+            await head_of(reader)
+            writer.write(answer)
+        await head_of(reader)
+        writer.close()
+
+    async with raw_server.run(handler) as url:
+        pool, seen = open_pool(), list[Any]()
+        for _ in range(4):
+            progress = Progress()
+            outcome = await pool.send("GET", f"{url}/1/x", None, progress)
+            seen.append((outcome.status, progress.connection, progress.response_number))
+    first, last = seen[0][1], seen[3][1]
+    assert [(status, number) for status, _, number in seen if status] == [(200, 1), (404, 2), (200, 1)]
+    assert [connection for _, connection, _ in seen] == [first, first, None, last]
+    assert None is not first is not last
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+async def test_a_connection_that_is_not_trusted_is_closed(
+    open_pool: Any, raw_server: Any, contexts: Any, is_in_flight: bool
+) -> None:
+    """No request gets it any more, and one in flight ends with an unknown effect."""
+    arrived = asyncio.Event()
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        await head_of(reader)
+        arrived.set()
+        await reader.read()
+
+    async with raw_server.run(handler, contexts[0]) as url:
+        pool, progress = open_pool(**contexts[1]), Progress()
+        assert isinstance(await pool.send("POST", f"{url}/1/x", b"{}", progress), RawResponse)
+        connection = progress.connection
+        assert connection is not None
+        if is_in_flight:
+            call = asyncio.ensure_future(send(pool, "POST", f"{url}/1/x", b"{}"))
+            await arrived.wait()
+        assert connection.distrust()
+        if is_in_flight:
+            outcome = await call
+            assert isinstance(outcome, TransportFailure)
+            assert outcome.effect is Effect.UNKNOWN
+        assert connection.distrust()
+        assert isinstance(await send(pool, "POST", f"{url}/1/x", b"{}"), RawResponse)
+    assert raw_server.served == 2
+
+
+async def test_the_connections_of_a_lent_session_are_not_known(open_pool: Any, raw_server: Any) -> None:
+    """All its responses seem to come over one connection, and distrusting that closes none."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        writer.close()
+
+    async with raw_server.run(handler) as url, aiohttp.ClientSession() as http:
+        pool, seen = open_pool(http), set[Any]()
+        for number in (1, 2):
+            progress = Progress()
+            assert isinstance(await pool.send("GET", f"{url}/1/x", None, progress), RawResponse)
+            seen.add(progress.connection)
+            assert (progress.response_number, progress.connection and progress.connection.distrust()) == (number, False)
+    assert (len(seen), raw_server.served) == (1, 2)
 
 
 # --- within the response

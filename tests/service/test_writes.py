@@ -22,8 +22,10 @@ class Service:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 self.bodies.append((await read_request(reader)).partition(b"\r\n\r\n")[2])
@@ -100,7 +102,7 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     writes, progress = Writes(), [Progress() for _ in range(3)]
     protocols = [Mock(_waiter=None) for _ in range(3)]
     for protocol in protocols:
-        protocol.transport.is_closing.return_value = protocol.has_ended.return_value = False
+        protocol.transport.is_closing.return_value = protocol.has_unread_records.return_value = False
         protocol.write.side_effect = written.append
     protocols[1].write.side_effect = RuntimeError
     for number in range(3):
@@ -113,26 +115,35 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     writes.add(protocols[0], b"3", progress[0])
     await asyncio.sleep(0)
     assert written == [b"0", b"2"]
-    protocols[2].has_ended.return_value = True  # since the connection was taken from the pool
+    protocols[2].can_be_written.return_value = False  # since the connection was taken from the pool
     writes.add(protocols[2], b"4", later := Progress())
     await asyncio.sleep(0)
     assert (written, later.stage, protocols[2].transport.abort.called) == ([b"0", b"2"], "write", True)
 
 
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-@pytest.mark.parametrize("is_tls", [False, True])
-async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to(is_tls: bool) -> None:
-    """What the peer closes, or sends without a request, between the look at a connection and the write: no request follows it."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        info = {"socket": ours, "ssl_object": object() if is_tls else None}
-        protocol = Protocol(asyncio.get_running_loop())
-        protocol.connection_made(Mock(get_extra_info=info.get))
-        assert not protocol.has_ended()
-        theirs.send(b"a response to no request, or a ticket of TLS 1.3")
-        assert protocol.has_ended() is not is_tls
-        theirs.close()
-        assert protocol.has_ended()
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"HTTP/1.1 2", None])
+async def test_a_connection_that_has_input_before_the_request_gets_none(
+    raw_server: Any, contexts: Any, sent: bytes | None
+) -> None:
+    """What the peer sends, or its end, between the look at a connection and the write: nothing is written, over TLS too."""
+    service, pool, progress = Service(), Pool(Settings(**contexts[1])), [Progress() for _ in range(3)]
+    async with raw_server.run(service.handle, contexts[0]) as url:
+        await open_connections(pool, url, 3)
+        service.bodies.clear()
+        calls = [asyncio.create_task(pool.send("POST", f"{url}/1/x", b"[%d]" % index, one)) for index, one in enumerate(progress)]
+        await begun(*calls)
+        for writer in service.writers:  # all have their connections, and the first may have been written
+            if sent is None:
+                writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+            else:
+                writer.write(sent)
+        outcomes = await asyncio.gather(*calls[1:])
+        await asyncio.gather(*calls, return_exceptions=True)
+        await pool.aclose()
+    for outcome in outcomes:
+        assert isinstance(outcome, TransportFailure)
+        assert (outcome.phase, outcome.effect) == ("connect", Effect.NOT_SENT)
+    assert service.bodies in ([], [b"[0]"])
 
 
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
@@ -141,4 +152,3 @@ async def test_a_connection_without_a_socket_is_used() -> None:
     protocol = Protocol(asyncio.get_running_loop())
     protocol.connection_made(Mock(get_extra_info={}.get, is_closing=lambda: False))
     assert protocol.is_connected()
-    assert not protocol.has_ended()
