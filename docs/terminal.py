@@ -40,7 +40,7 @@ async def draw() -> str:
     console = Console(width=_COLUMNS, record=True, file=StringIO(), force_terminal=True)
     async with BoardService() as service:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "guests.csv").write_text(_GUESTS, encoding="cp1252")
+            (Path(folder) / "guests.csv").write_text(_GUESTS, encoding="utf-8-sig")
             settings = {"XDG_CONFIG_HOME": folder, "COLUMNS": str(_COLUMNS), "TERM": "xterm", "NO_COLOR": ""}
             environment = {**os.environ, **service.environment, **settings}
             service.faults.add(service.faults.drop(commit=True), "cards.create", call=3)

@@ -17,6 +17,7 @@ from boardclient import Card
 from boardclient.cli import _rows
 from boardclient.cli._app import Group, board_argument, timezone_option
 from boardclient.cli._errors import CommandError
+from boardclient.cli._layout import COLUMNS, Layout, Problem
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, plural
 from boardclient.cli._profiles import write_file
@@ -115,13 +116,13 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:
             return f"its {column} has a type that can't be written"
-    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, _rows.Layout())))
-    return f"its {found.column} {found.message}" if isinstance(found, _rows.Problem) else None
+    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, Layout())))
+    return f"its {found.column} {found.message}" if isinstance(found, Problem) else None
 
 
 def _csv(rows: list[_Cells], delimiter: str) -> str:
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, _rows.COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
+    table = csv.DictWriter(text, COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
     table.writeheader()
     table.writerows(
         {column: f"'{cell}" if cell and _rows.FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows

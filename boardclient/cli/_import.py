@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +21,12 @@ from boardclient.bulk import Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._app import Group, Number, WholeNumber, board_option, json_option, timezone_option
+from boardclient.cli._encodings import named
 from boardclient.cli._errors import UsageError
 from boardclient.cli._importing import ImportOptions, ImportRun, key_of
+from boardclient.cli._layout import IMPORTED, Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, local, note, plural, quoted, show, show_all
-from boardclient.cli._rows import IMPORTED
 from boardclient.cli._running import Client, run_with_session
 
 commands = Group("import")
@@ -90,7 +90,12 @@ def _renamed(value: str) -> tuple[str, str]:
 @click.option(
     "--map", "renamed", type=_renamed, multiple=True, metavar="COLUMN=NAME", help="Read COLUMN from column NAME. Repeatable."
 )
-@click.option("--skip", "left_out", multiple=True, metavar="NAME", help="Ignore the file's column NAME. Repeatable.")
+@click.option(
+    "--skip", "left_out", multiple=True, metavar="NAME", help="Ignore the file's column NAME; '*' all others. Repeatable."
+)
+@click.option(
+    "--encoding", type=named, metavar="NAME", help="The encoding of the file, as Python names it.", show_default="UTF-8 or UTF-16"
+)
 @click.option(
     "--date-format", metavar="FORMAT", help="The form of due dates as for strptime, such as %d.%m.%Y.", show_default="ISO 8601"
 )
@@ -113,7 +118,8 @@ def _renamed(value: str) -> tuple[str, str]:
 def import_(**options: Any) -> None:
     """Create a card for each row of a CSV or JSON Lines file, each exactly once.
 
-    What spreadsheets write is recognised: commas, semicolons or tabs, UTF-8, UTF-16 or Windows-1252.
+    What spreadsheets write is recognised: commas, semicolons or tabs, UTF-8 or UTF-16. A file in another encoding needs
+    --encoding: without it, the first names are shown as likely ones would read them, and nothing is sent.
 
     \b
     Columns, in any order:
@@ -153,7 +159,7 @@ def import_(**options: Any) -> None:
       boardclient import cards.csv --board Roadmap --preview
       boardclient import cards.csv --board Roadmap --marker
       boardclient import tasks.csv --board Roadmap --list "To Do" \\
-        --map name=Title --skip Notes --date-format %d.%m.%Y
+        --map name=Title --skip '*' --date-format %d.%m.%Y --encoding windows-1252
       psql -c "copy (select name from tasks) to stdout csv header" |
         boardclient import - --board Roadmap --list "To Do"
     """
@@ -187,14 +193,15 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
     session = client.session
-    given = _rows.Layout(
-        columns={**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)},
+    given = Layout(
+        encoding=options.encoding,
+        columns={**dict.fromkeys(options.left_out), **dict(options.renamed)},
         zone=options.zone,
         date_format=options.date_format,
         default_list=options.default_list,
         has_places=options.engine is not None,
     )
-    layout = _rows.recognise(file, given)
+    layout = recognise(file, given)
     if layout.difference:
         note(f"the file is read as {layout.difference}")
     named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
@@ -270,18 +277,18 @@ class Plan:
         Raises:
             UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
         """
-        problems: list[_rows.Problem] = []
+        problems: list[Problem] = []
         index = 0
         for number, row in enumerate(rows):
             if number % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)  # the event loop handles signals
-            if isinstance(row, _rows.Problem):
+            if isinstance(row, Problem):
                 problems.append(row)
                 continue
             try:
                 ((_, action, _),) = decide([(key_of(index, row.draft), row.draft)])
             except JournalError as error:
-                problems.append(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
+                problems.append(Problem(row.number, None, str(error).partition(": ")[2]))
             else:
                 self.places[row.place] += 1
                 self.actions[action] += 1
@@ -290,7 +297,7 @@ class Plan:
             index += 1
         if problems:
             mistakes = plural(len(problems), "mistake")
-            raise UsageError(f"the file has {mistakes}; nothing was sent", _rows.problem_lines(problems))
+            raise UsageError(f"the file has {mistakes}; nothing was sent", problem_lines(problems))
 
     def _compare(self, index: int, row: _rows.FileRow) -> None:
         """Note whether a row equals a card that no row before it equals."""
@@ -333,7 +340,7 @@ class Plan:
 
 
 def _show_preview(plan: Plan, failed: int, lists: Mapping[str, Names], options: ImportOptions) -> None:
-    """Print what would be done, and on a terminal the first rows as they would be sent."""
+    """Print what would be done, and the first rows as they would be sent."""
     counts = {
         "would_create": plan.actions["send"] - len(plan.existing),
         "already": plan.actions["done"] + len(plan.existing),
@@ -341,7 +348,7 @@ def _show_preview(plan: Plan, failed: int, lists: Mapping[str, Names], options: 
         "unknown": plan.actions["in doubt"],
     }
     show("nothing was sent", {"preview": True, **counts}, options.fields)
-    if options.fields is None and sys.stdout.isatty():
+    if options.fields is None:
         sample = [
             {
                 "row": row.number,

@@ -46,6 +46,7 @@ class ImportOptions:
     renamed: Sequence[tuple[str, str]] = ()
     left_out: Sequence[str] = ()
     date_format: str | None = None
+    encoding: str | None = None
     zone: tzinfo | None = None
     engine: str | None = None
     workers: int | None = None

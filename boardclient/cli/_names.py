@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -16,6 +17,10 @@ _MOST_NAMES = 8
 """How many names a message lists."""
 
 
+def _composed(name: str) -> str:
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
 def did_you_mean(value: str, names: Iterable[str]) -> str:
     """Return a question that names what is similar to a value, or "" if nothing is."""
     folded = {name.casefold(): name for name in names}
@@ -26,6 +31,8 @@ def did_you_mean(value: str, names: Iterable[str]) -> str:
 @attrs.frozen
 class Names:
     """Finds the identifier for an identifier or name among some things of one kind, such as "list".
+
+    Names match in any Unicode form, since macOS writes accents as characters of their own, but not in another case.
 
     `names` has the name of each by its identifier, None if it has none. `ids_only` may be given by identifier alone.
     """
@@ -39,8 +46,12 @@ class Names:
         found: dict[str, list[str]] = {}
         for identifier, name in self.names.items():
             if name is not None:
-                found.setdefault(name, []).append(identifier)
+                found.setdefault(_composed(name), []).append(identifier)
         return found
+
+    def has_name(self, value: str) -> bool:
+        """Return True if something has this name."""
+        return _composed(value) in self._by_name
 
     def find(self, value: str) -> str:
         """Return the identifier for an identifier or name.
@@ -50,7 +61,7 @@ class Names:
         """
         if value in self.names or value in self.ids_only:
             return value
-        named = self._by_name.get(value, [])
+        named = self._by_name.get(_composed(value), [])
         if len(named) > 1:
             raise UsageError(f"{quoted(value)} is the name of {len(named)} {self.kind}s; give an identifier: {', '.join(named)}")
         if not named:
@@ -60,7 +71,7 @@ class Names:
         return named[0]
 
     def _hint(self, value: str) -> str:
-        if value in self.ids_only.values():
+        if _composed(value) in (_composed(name) for name in self.ids_only.values() if name is not None):
             return " (an archived list is given by its identifier)"
         names = ", ".join(map(quoted, self._by_name))
         return did_you_mean(value, self._by_name) or (f"; there are {names}" if 0 < len(self._by_name) <= _MOST_NAMES else "")
@@ -71,7 +82,9 @@ class Names:
         A name is preferred because it can be used on another board as well.
         """
         name = self.names.get(identifier)
-        is_enough = name and name not in self.names and name not in self.ids_only and self._by_name[name] == [identifier]
+        is_enough = (
+            name and name not in self.names and name not in self.ids_only and self._by_name[_composed(name)] == [identifier]
+        )
         return name if name and is_enough else identifier
 
 

@@ -1,18 +1,16 @@
 """Reads the file of an import, CSV or JSON Lines, lazily into checked drafts. No network I/O.
 
-What spreadsheets write is recognised: the separator, UTF-16 and Windows-1252, and empty rows and columns.
+What files have that were cut or joined is refused: NUL characters, marks of files and headers between rows.
 
 Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line.
 """
 
 from __future__ import annotations
 
-import codecs
-import contextlib
 import csv
 import json
-import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -21,54 +19,24 @@ from typing import BinaryIO, TypeAlias
 import attrs
 
 from boardclient import CardDraft, Position
+from boardclient.cli._encodings import flaw
 from boardclient.cli._errors import UsageError
+from boardclient.cli._layout import IMPORTED, Layout, Problem, lines, plain
 from boardclient.cli._names import Names, did_you_mean
-from boardclient.cli._output import LINES, quoted
+from boardclient.cli._output import plural, quoted
 
-COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
-"""The columns of files that are imported and exported."""
-IMPORTED: tuple[str, ...] = (*COLUMNS, "board", "account")
-"""The columns of files that are imported. The last two need an engine."""
-FORMULA = re.compile(r"'*[=+@\t\r-]")
-"""The beginning of a cell that a spreadsheet would take for a formula, after apostrophes. An export puts one before it, and an
-import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
+FORMULA = re.compile("'*[=+@\t\r\ufeff-]")
+"""The beginning of a cell that would be taken for a formula, or for the mark of a file, after apostrophes. An export puts one
+before it, and an import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
 
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""How files of Excel and LibreOffice begin."""
-_CELL_LIMIT = 16 * 2**20
-"""The largest cell in bytes. It is enough for any description, but a missing quote does not read a huge file into one cell. The
-csv module's default is 128 KiB."""
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_ENCODING = "is neither UTF-8 nor Windows-1252: save the file as UTF-8"
-_UNKNOWN = f"the columns are {', '.join(IMPORTED)} (--map COLUMN=NAME renames one, --skip NAME ignores it)"
+_VISIBLE = re.compile(r"[^\s\x00-\x1f]")
+"""What a name needs. Files of DOS end with a control character."""
+_ONE_LINE = "each line must be one object (jq -c '.[]' FILE makes such lines of an array)"
+_CUT = f"ends within a value; {_ONE_LINE}"
+_JOINED = "so several files were joined"
+_MARKED = f"begins with the mark of a file, {_JOINED}; take the mark out"
 _ENGINE = "needs --engine dask: there is a job for each board and account"
 _OTHER_DATES = "; --date-format reads other forms, like %d.%m.%Y"
-_ROWS_NAMED = 5
-
-
-@attrs.frozen
-class Problem:
-    """One error in a row. `column` is as the file names it, None if the whole row is wrong; `value` is what the cell holds."""
-
-    number: int
-    column: str | None
-    message: str
-    value: str | None = None
-
-
-def problem_lines(problems: Iterable[Problem]) -> list[str]:
-    """Return a line for all rows with the same error, for the first of these."""
-    kinds: dict[tuple[str | None, str], list[Problem]] = {}
-    for problem in problems:
-        kinds.setdefault((problem.column, problem.message), []).append(problem)
-    lines = []
-    for (column, message), some in kinds.items():
-        numbers = ", ".join(str(problem.number) for problem in some[:_ROWS_NAMED])
-        more = f" and {len(some) - _ROWS_NAMED:,} more" if len(some) > _ROWS_NAMED else ""
-        place = f"row{'s' * (len(some) > 1)} {numbers}{more}{'' if column is None else f', column {column}'}"
-        shown = "" if some[0].value is None else f"{quoted(some[0].value)}{' and others' if len(some) > 1 else ''}: "
-        lines.append(f"{place}: {shown}{message}")
-    return [*lines[:LINES], *([f"and {len(lines) - LINES:,} more kinds of mistakes"] if len(lines) > LINES else [])]
 
 
 Place: TypeAlias = tuple[str, str | None]
@@ -93,85 +61,6 @@ class FileRow:
 
 
 Rows: TypeAlias = Iterator[FileRow | Problem]
-
-
-@attrs.frozen(kw_only=True)
-class Layout:
-    """How to read a file: "csv" or "jsonl", encoding, separator, names of columns, dates.
-
-    `columns` maps names in the file to our columns, or to None to ignore them. Other names are columns themselves. `default_list`
-    is the list of rows that name none. `has_places` says that rows may name a board and an account.
-    """
-
-    form: str = "csv"
-    encoding: str = "utf-8"
-    delimiter: str = ","
-    columns: Mapping[str, str | None] = attrs.field(factory=dict)
-    zone: tzinfo | None = None
-    date_format: str | None = None
-    default_list: str | None = None
-    has_places: bool = False
-
-    def column(self, name: str) -> str | None:
-        """Return the column for a name in the file, or None to ignore it. The case of our own names does not matter."""
-        plain = name.strip()
-        if plain in self.columns:
-            return self.columns[plain]
-        return folded if (folded := plain.casefold()) in IMPORTED else plain
-
-    @property
-    def difference(self) -> str:
-        """What is read otherwise than as plain UTF-8 with commas, in words. "" if nothing is."""
-        words = [{"utf-16": "UTF-16", "cp1252": "Windows-1252"}.get(self.encoding)]
-        if self.delimiter != ",":
-            words.append(f"cells separated by {_SEPARATORS.get(self.delimiter, repr(self.delimiter))}")
-        return ", ".join(filter(None, words))
-
-
-def recognise(file: BinaryIO, layout: Layout) -> Layout:
-    """Return the layout with the encoding and the format of the file, and the separator of its header.
-
-    Raises:
-        UsageError: it is a workbook.
-    """
-    file.seek(0)
-    if file.read(4) in _WORKBOOKS:
-        raise UsageError("the file is a workbook: save it as CSV")
-    layout, first = attrs.evolve(layout, encoding=_encoding(file)), ""
-    with contextlib.suppress(UnicodeError):  # it is named when the rows are read
-        first = next(filter(str.strip, _lines(file, layout)), "")
-    if first.lstrip().startswith(("{", "[")):
-        return attrs.evolve(layout, form="jsonl")
-    delimiter = max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
-    return attrs.evolve(layout, delimiter=delimiter)
-
-
-def _encoding(file: BinaryIO) -> str:
-    """Return the encoding of a file. Lines that are not UTF-8 are Windows-1252, unless others are UTF-8: then it is damaged."""
-    file.seek(0)
-    if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    file.seek(0)
-    are_utf_8 = {_is_utf_8(line) for line in file if not line.isascii()}
-    return "cp1252" if are_utf_8 == {False} else "utf-8"
-
-
-def _is_utf_8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _lines(file: BinaryIO, layout: Layout) -> Iterator[str]:
-    """Yield the lines with their ends. Bytes that are not of the encoding become surrogates, so that a check can name them."""
-    # Python's "utf-16" takes no surrogateescape; a lone surrogate in it is one anyway.
-    errors = "surrogatepass" if layout.encoding == "utf-16" else "surrogateescape"
-    encoding = "utf-8-sig" if layout.encoding == "utf-8" else layout.encoding
-    with open(os.dup(file.fileno()), encoding=encoding, errors=errors, newline="") as text:
-        text.seek(0)
-        yield from text
 
 
 def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = None) -> datetime:
@@ -221,7 +110,7 @@ def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> 
 def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
     """Return what the rows of a file have in the column `board`, each once."""
     records = (record for record in _records(file, layout) if not isinstance(record, Problem))
-    return {board: None for _, cells, _ in records if isinstance(board := cells.get("board"), str) and _is_text(board)}
+    return {board: None for _, cells, _ in records if isinstance(board := cells.get("board"), str) and not flaw(board)}
 
 
 def _records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
@@ -229,29 +118,25 @@ def _records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
 
 
 def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
-    csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
-    header: list[str | None] = []
-    names: dict[str, str] = {}
+    header: _Header | None = None
     for number, cells in _csv_rows(file, layout):
         if isinstance(cells, str):
             yield Problem(number, None, cells)
             return
-        if not any(cells) or (not header and cells[0].lower() == "sep="):  # a line for Excel alone
+        if not any(cells) or (header is None and cells[0].lower() == "sep="):  # a line for Excel alone
             continue
-        if not header:
-            header = [layout.column(cell) for cell in cells]
-            named = [(column, cell.strip()) for column, cell in zip(header, cells, strict=True) if column]
-            names = dict(named)
-            there = [cell.strip() for cell in cells if cell.strip()]
-            problems = [*_header_problems(number, named, layout), *_lacking(number, layout.columns, there)]
-            yield from problems if all(map(_is_text, cells)) else [Problem(number, None, _ENCODING)]
+        if header is None:
+            header = _Header(cells, layout)
+            problems = list(header.problems(number))
+            yield from problems
             if problems:
                 return
-        elif any(cells[len(header) :]) or any(cell for column, cell in zip(header, cells, strict=False) if column == ""):
-            yield Problem(number, None, f"has cells without a column; the header names {len(names)} columns")
+        elif message := header.misfit(cells):
+            yield Problem(number, None, message)
         else:
-            yield number, {column: _unescaped(cell) or None for column, cell in zip(header, cells, strict=False) if column}, names
-    if not header:
+            columns = zip(header.columns, cells, strict=False)
+            yield number, {column: _unescaped(cell) or None for column, cell in columns if column}, header.names
+    if header is None:
         yield Problem(1, None, "the file is empty; the first row must name the columns")
 
 
@@ -259,32 +144,69 @@ def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] |
     """Yield the cells of each row with its number, or at the end why the rest can't be read."""
     number = 0
     try:
-        for number, cells in enumerate(csv.reader(_lines(file, layout), strict=True, delimiter=layout.delimiter), 1):
+        for number, cells in enumerate(csv.reader(lines(file, layout), strict=True, delimiter=layout.delimiter), 1):
             yield number, cells
     except csv.Error as error:
         yield number + 1, f"is malformed CSV: {str(error).partition(' - ')[0]}"
-    except UnicodeError:
-        yield number + 1, "is cut off, or not UTF-16: save the file again"
+
+
+class _Header:
+    """The header of a CSV file, and whether other rows fit it. `names` are the columns as the file names them."""
+
+    def __init__(self, cells: Sequence[str], layout: Layout) -> None:
+        self.columns = [layout.column(cell) for cell in cells]
+        self._named = [(column, cell.strip()) for column, cell in zip(self.columns, cells, strict=True) if column]
+        self.names = dict(self._named)
+        self._there = [plain(cell) for cell in cells if cell.strip()]
+        self._words = {word.casefold() for word in (*self._there, *layout.columns, *IMPORTED)}
+        self._nameless = [place for place, column in enumerate(self.columns) if column == ""]
+        self._name = self.columns.index("name") if "name" in self.names else 0
+        self._layout = layout
+
+    def problems(self, number: int) -> Iterator[Problem]:
+        """Yield what is wrong with the header."""
+        yield from _column_problems(number, self._named, self._layout, self._there)
+        yield from _lacking(number, self._layout.columns, self._there)
+        if "list" not in self.names and self._layout.default_list is None:
+            yield Problem(number, None, "there is no column list; give --list for all rows")
+
+    def misfit(self, cells: Sequence[str]) -> str | None:
+        """Return why a row can't be one of this file, or None."""
+        if cells[0].startswith(("\ufeff", "\ufffe")):
+            return _MARKED
+        name = cells[self._name] if self._name < len(cells) else ""
+        if self._is_word(name) and self._is_header(cells):
+            return f"is a header again, {_JOINED}; take it out"
+        if any(cells[len(self.columns) :]) or any(cells[place] for place in self._nameless if place < len(cells)):
+            return f"has cells without a column; the header names {plural(len(self.names), 'column')}"
+        return None
+
+    def _is_word(self, cell: str) -> bool:
+        return cell.strip().casefold() in self._words
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        """Return True if all cells name columns. One that does so alone may be a card, unless it is all of the header."""
+        words = [plain(cell) for cell in cells if cell.strip()]
+        is_named = all(map(self._is_word, words)) and "name" in map(self._layout.column, words)
+        return is_named and (len(words) > 1 or words == self._there)
 
 
 def _unescaped(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
-def _header_problems(number: int, named: Sequence[tuple[str, str]], layout: Layout) -> Iterator[Problem]:
-    yield from _column_problems(number, named)
-    columns = {column for column, _ in named}
-    if "name" not in columns:
-        yield Problem(number, None, "there is no column name; --map name=NAME reads it from another one")
-    if "list" not in columns and layout.default_list is None:
-        yield Problem(number, None, "there is no column list; give --list for all rows")
-
-
-def _column_problems(number: int, named: Iterable[tuple[str, str]]) -> Iterator[Problem]:
-    """Yield what is wrong with columns, each beside its name in the file."""
-    if unknown := [quoted(name) for column, name in named if column not in IMPORTED]:
-        yield Problem(number, None, f"unknown: {', '.join(unknown)}; {_UNKNOWN}")
-    for column, count in Counter(column for column, _ in named).items():
+def _column_problems(number: int, named: Sequence[tuple[str, str]], layout: Layout, there: Sequence[str]) -> Iterator[Problem]:
+    """Yield what is wrong with columns, each beside its name in the file. `there` are all names."""
+    unknown = [name for column, name in named if column not in IMPORTED]
+    columns = Counter(column for column, _ in named)
+    if "name" not in columns and "name" not in layout.columns.values() and (unknown or layout.form == "csv"):
+        names, option = ", ".join(map(quoted, there)), shlex.quote(f"name={[*unknown, *there][0]}")
+        yield Problem(number, None, f"there is no column name, only {names}; give for example --map {option} --skip '*'")
+    elif unknown:
+        names, option = ", ".join(map(quoted, unknown)), shlex.quote(f"desc={unknown[0]}")
+        also = f"the columns are {', '.join(IMPORTED)}"
+        yield Problem(number, None, f"unknown: {names}; {also} (--map {option} reads one of them so, --skip '*' ignores all)")
+    for column, count in columns.items():
         if count > 1:
             yield Problem(number, dict(named)[column], "is named more than once")
 
@@ -292,29 +214,58 @@ def _column_problems(number: int, named: Iterable[tuple[str, str]]) -> Iterator[
 def _lacking(number: int, wanted: Iterable[str], there: Sequence[str]) -> Iterator[Problem]:
     """Yield the names of `--map` and `--skip` that the file does not have."""
     for name in wanted:
-        if name not in there:
+        if name not in there and name != "*":
             columns = f"the file has no column {quoted(name)} to map or skip, only {', '.join(map(quoted, there))}"
             yield Problem(number, None, columns + did_you_mean(name, there))
 
 
+class _Doubled:
+    """A JSON object that has a key twice."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | _Doubled:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(Counter(key for key, _ in pairs).most_common(1)[0][0])
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode
+
+
+def _json_object(line: str) -> dict[str, object] | str:
+    """Return the object of a line, or why it is none."""
+    if line.startswith("\ufeff"):
+        return _MARKED
+    try:
+        value = _decode(line)
+    except json.JSONDecodeError as error:
+        return _CUT if error.pos >= len(line.rstrip()) else f"is not JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        return f"is not JSON: {error}"
+    if isinstance(value, _Doubled):
+        return f"has the key {quoted(value.key)} more than once"
+    return value if isinstance(value, dict) else f"is not a JSON object; {_ONE_LINE}"
+
+
 def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
     first: tuple[int, list[str]] | None = None
-    missing = dict.fromkeys(layout.columns)
-    for number, line in enumerate(_lines(file, layout), 1):
+    missing = set(layout.columns)
+    for number, line in enumerate(lines(file, layout), 1):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield Problem(number, None, f"is not JSON: {error}")
+        value = _json_object(line)
+        if isinstance(value, str):
+            yield Problem(number, None, value)
+            if first is None and value is _CUT:  # the rest belongs to it
+                return
             continue
-        if not isinstance(value, dict):
-            yield Problem(number, None, "is not a JSON object")
-            continue
-        first = first or (number, list(value))
-        missing = {name: None for name in missing if name not in map(str.strip, value)}
+        there = list(map(plain, value))
+        first = first or (number, there)
+        missing.difference_update(there)
         named = [(column, name) for name in value if (column := layout.column(name)) is not None]
-        problems = list(_column_problems(number, named))
+        problems = list(_column_problems(number, named, layout, there))
         for column, name in named:
             if column in IMPORTED and not isinstance(value[name], str | None):
                 problems.append(Problem(number, name, "must be a string or null"))
@@ -324,11 +275,7 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
             cells = {column: None if value[name] == "" and column != "desc" else value[name] for column, name in named}
             yield number, cells, dict(named)
     if first is not None:
-        yield from _lacking(first[0], missing, first[1])
-
-
-def _is_text(value: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+        yield from _lacking(first[0], [name for name in layout.columns if name in missing], first[1])
 
 
 def check(
@@ -339,13 +286,16 @@ def check(
     None means that a cell is absent. `names` are the columns as the file names them.
     """
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
-    wrong: dict[str, str] = {column: _ENCODING for column, value in cells.items() if not _is_text(value)}
+    wrong: dict[str, str] = {}
+    if flaw("".join(cells.values())):
+        wrong = {column: found[0] for column, value in cells.items() if (found := flaw(value))}
+    flawed = set(wrong)
     if not layout.has_places:
         wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
     board = None if "board" in wrong else boards.get(cells.get("board"))
     due, pos, list_id = None, None, None
-    if not cells.get("name", "").strip():
-        wrong["name"] = "is missing"
+    if not _VISIBLE.search(cells.get("name", "")):
+        wrong.setdefault("name", "is missing")
     try:
         due = parse_due(cells["due"], layout.zone, layout.date_format) if "due" in cells else None
     except ValueError as error:
@@ -365,9 +315,14 @@ def check(
         if list_id is None:
             wrong.setdefault("list", "is missing, and no --list is given")
     if wrong or board is None or list_id is None:
-        hidden = {"name", "list"} | {column for column, message in wrong.items() if message is _ENCODING}
+        hidden = {"name", "list", *flawed}
         yield from (
-            Problem(number, names.get(column, column), message, None if column in hidden else cells.get(column))
+            Problem(
+                number,
+                names.get(column, column),
+                message,
+                None if column in hidden or column not in cells else quoted(cells[column]),
+            )
             for column, message in wrong.items()
         )
         return

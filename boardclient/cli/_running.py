@@ -53,8 +53,8 @@ class Client:
         Raises:
             UsageError: its name is that of several boards.
         """
-        board, known = self.board if name is None else name, self.settings.profile.boards
-        return Names("board", known).find(board) if board in known.values() else board
+        board, known = self.board if name is None else name, Names("board", self.settings.profile.boards)
+        return known.find(board) if known.has_name(board) else board
 
     async def list_id(self, value: str) -> str:
         """Return the identifier of a list. Without a board the value must be one.

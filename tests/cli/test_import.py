@@ -3,12 +3,15 @@
 import io
 import json
 import os
+import shlex
 import sys
 import threading
+import unicodedata
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
-from import_helpers import Renamed, counts, into, names, summary
+from import_helpers import SETTLE, Renamed, counts, into, names, summary
 
 from boardclient import ConsentRequired
 from boardclient.testing import BoardService
@@ -393,7 +396,6 @@ EXCEL = "Titel;Notiz;Frist;\r\nZürich 5 €;a\nb;31.12.2026;\r\n;;;\r\n"
     ("raw", "words"),
     [
         (EXCEL.encode("utf-8-sig"), "cells separated by semicolons"),
-        (EXCEL.encode("cp1252"), "Windows-1252, cells separated by semicolons"),
         (EXCEL.replace(";", "\t").encode("utf-16"), "UTF-16, cells separated by tabs"),
         (EXCEL.replace(";", "|").encode(), "cells separated by bars"),
         (EXCEL.replace("\r\n", "\r").replace("a\nb", '"a\nb"').encode(), "cells separated by semicolons"),
@@ -410,6 +412,42 @@ def test_what_excel_writes_is_recognised_and_said_in_one_line(
     code, _, err = cli("import", str(path), *into(board), *options, "--timezone", "Europe/Berlin")
     assert (code, err) == (0, f"the file is read as {words}\n")
     assert cards(board_service) == [("Zürich 5 €", "a\nb", "2026-12-30T23:00:00Z")]
+
+
+def test_all_columns_that_are_no_use_can_be_ignored_at_once(cli, board_service: BoardService, board, csv_file) -> None:
+    text = "Titel,desc,Notiz,Notiz,,board,Due\nA,x,y,z,-,Other,2027-01-01\n"
+    options = ["--map", "name=Titel", "--map", "desc=Notiz 2", "--skip", "*", "--timezone", "UTC"]
+    path = csv_file(text.replace("Notiz,Notiz", "Notiz,Notiz 2"))
+    assert cli("import", path, *into(board), *options).code == 0
+    assert cards(board_service) == [("A", "z", "2027-01-01T00:00:00Z")]
+
+
+def test_one_line_says_how_to_read_a_file_without_a_column_name(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file("Mein Titel;Notiz;Frist\nA;b;c\n")
+    code, _, err = cli("import", path, *into(board))
+    assert code == 2
+    _, line, _ = err.splitlines()
+    assert line.endswith(
+        "row 1: there is no column name, only 'Mein Titel', 'Notiz', 'Frist'; give for example --map 'name=Mein Titel' --skip '*'"
+    )
+    assert cli("import", path, *into(board), *shlex.split(line.partition("example ")[2])).code == 0
+    assert cards(board_service) == [("A", "", None)]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_match_in_any_unicode_form(cli, board_service: BoardService, csv_file, form: str) -> None:
+    """MacOS writes an accent as a character of its own, other systems do not."""
+    name, other = unicodedata.normalize(form, "Größe"), unicodedata.normalize("NFD" if form == "NFC" else "NFC", "Größe")
+    cli("board", "create", name)
+    (board_id,) = board_service.rules.boards
+    cli("list", "create", name, "--board", other)
+    path = csv_file(f"{name},list\nA,{other}\n")
+    assert cli("import", path, "--board", other, "--map", f"name={other}", *SETTLE) == (0, ANY, "")
+    assert cli("card", "create", "B", "--board", other, "--list", other).code == 0
+    assert [card.name for card in board_service.rules.cards_of(board_id)] == ["A", "B"]
+    assert "did you mean" in cli("card", "create", "C", "--board", other, "--list", other.upper()).err
+    cli("list", "create", other, "--board", name)
+    assert "is the name of 2 lists" in cli("card", "create", "C", "--board", name, "--list", name).err
 
 
 @pytest.mark.parametrize("option", ["--skip=Notiz", "--map=desc=Notiz"])

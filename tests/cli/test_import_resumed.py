@@ -186,6 +186,7 @@ def test_an_import_whose_journal_is_gone_says_so(cli, board_service: BoardServic
 def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file(NINE)
     out = "preview\ttrue\nwould_create\t9\nalready\t0\nfailed\t0\nunknown\t0\n"
+    out += "".join(f"{number}\tcard {number - 1}\tDone\t\t\n" for number in range(2, 7))  # the first rows as they would be sent
     assert cli("import", path, *into(board), "--preview") == (0, out, "")
     assert {call.operation for call in board_service.calls} == {"boards.lists", "boards.cards"}
     assert [item.name for item in Path(path).parent.iterdir()] == ["cards.csv"]
@@ -202,7 +203,7 @@ def test_a_dry_run_shows_the_first_rows_on_a_terminal(cli, board_service: BoardS
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", terminal)
-    cli("import", path, *into(board), "--preview", "--date-format", "%m.%d.%Y", "--timezone", "UTC")
+    cli("import", path, *into(board), "--preview", "--date-format", "%m.%d.%Y", "--timezone", "UTC", "--encoding", "cp1252")
     head, *sample = terminal.getvalue().splitlines()[6:]
     assert head.split() == ["row", "name", "list", "due", "desc"]
     assert [line.split("  ")[:1] for line in sample] == [[str(number)] for number in range(2, 7)]
