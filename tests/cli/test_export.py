@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_the_old_file(cli, board_service: BoardService, board
     monkeypatch.setattr(os, "fsync", _full)
     code, out, err = cli("export", board.board, "--output", str(path))
     assert (code, out) == (2, "")
-    assert err == f"boardclient: error: can't write {path}: No space left on device\n"
+    assert err == f"boardclient: error: can't write {path}: No space left on device: make room on the disk\n"
     assert path.read_text() == "the backup of yesterday"
     assert list(tmp_path.iterdir()) == [path]
 
