@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from array import array
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -14,7 +15,7 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._life import Row
+from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._proof import Listing, Missing, appearance
 from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
@@ -64,6 +65,8 @@ class RunBoard:
         self._settle_seconds = settle_seconds
         self._on_wait = on_wait
         self._baseline: IdSet | None = None
+        self._listed_before: Counter[str] | None = None
+        """How many cards each list had before the first row, if this run has read them."""
         self._deleted: set[str] = set()
         self._moved: set[str] = set()
 
@@ -86,13 +89,21 @@ class RunBoard:
 
     async def _ids(self, slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []
+        lists = self._listed_before = Counter[str]()
         for cards in slices:
             self._ledger.note_shown(cards)
             for card in cards:
                 ids.append(card.id)
+                if card.list_id is not None:
+                    lists[card.list_id] += 1
                 self.note_appearance(card.id, card)
             await asyncio.sleep(0)
         return ids
+
+    def extent_before(self, list_id: str) -> Extent:
+        """Return how many cards were listed before the first row."""
+        lists = self._listed_before
+        return Extent(self._ledger.listed_before, -1 if lists is None else lists.get(list_id, -1))
 
     def note_appearance(self, card_id: str, card: Card | CardDraft) -> None:
         """Note what a known card looks like, or what was sent for its row."""

@@ -459,11 +459,13 @@ class JournalLedger(DurableLedger):
 
     async def baseline(self) -> IdSet | None:
         """Return the cards that existed before the first row, None if not known."""
+        self.listed_before = self._file.baseline or 0  # adopted cards are not among them any more, and deleted ones are
         return None if self._file.baseline is None else await self._do(IdSet, self._file.ids(_BASELINE))
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
         """Keep the identifiers of the cards that existed before the first row."""
         await self._do(self._file.set_baseline, tuple(ids))
+        self.listed_before = len(ids)
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows."""

@@ -38,6 +38,8 @@ class Ledger:
     """How many to pass to one `admit` at most, if workers have to wait for rows. After a kill these may be in doubt."""
     is_new: bool = True
     """Whether no row was sent before this run."""
+    listed_before: int = 0
+    """How many cards the board listed before the first row."""
     released: int = sys.maxsize
     """The number up to which rows may be sent."""
     may_send: Callable[[], bool] | None = None
@@ -93,7 +95,7 @@ class Ledger:
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
         """Keep the identifiers of the cards that existed before the first row."""
-        self._baseline = IdSet(ids)
+        self._baseline, self.listed_before = IdSet(ids), len(ids)
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows. Its `repeated` counts those named twice."""

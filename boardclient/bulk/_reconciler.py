@@ -61,6 +61,8 @@ class Reconciler:
         """The rows whose cards may exist or not."""
         self._named: set[str] = set()
         """The identifiers of the cards that their errors name."""
+        self._known_whole: set[str] = set()
+        """The lists whose cards before the first row are all known, since a later listing was longer than the first."""
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
         self.unaccounted: dict[str, int] = {}
@@ -94,11 +96,7 @@ class Reconciler:
             if ends_run(error):
                 raise
             return self.give_up(rows, f"the board could not be read: {error.message}")
-        why = None
-        if missing.is_incomplete:
-            total = listing.confirmed + len(missing.deleted) + missing.hidden
-            why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
-        return await self._judge(rows, refused, listing, why)
+        return await self._judge(rows, refused, listing, missing)
 
     async def check(self, refused: Sequence[Row], doubted: Sequence[Row]) -> list[RowFinding]:
         """Read the board, and return a finding for each refused row: a service may have done what it refused.
@@ -106,8 +104,8 @@ class Reconciler:
         Raises:
             BoardClientError: the board could not be read.
         """
-        listing, _ = await self._read(doubted, refused)
-        return await self._judge_refused(refused, doubted, listing)
+        listing, missing = await self._read(doubted, refused)
+        return await self._judge_refused(refused, doubted, listing, missing)
 
     async def _read(self, rows: Sequence[Row], refused: Sequence[Row]) -> tuple[Listing, Missing]:
         listing = await self._listing(rows, refused)
@@ -150,12 +148,13 @@ class Reconciler:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
-    async def _judge(
-        self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, incomplete: str | None
-    ) -> list[RowFinding]:
+    async def _judge(self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
-        cards = listing.unaccounted
-        found, unclear, evidence = await self._recognise([*rows, *self._unknown], refused, listing)
+        cards, incomplete = listing.unaccounted, None
+        if missing.is_incomplete:
+            total = listing.confirmed + len(missing.deleted) + missing.hidden
+            incomplete = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
+        found, unclear, evidence = await self._recognise([*rows, *self._unknown], refused, listing, missing)
         owned = {card.id for card in found.values()}
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
@@ -176,12 +175,14 @@ class Reconciler:
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
         return await self._noted(findings, resembling, listing)
 
-    async def _judge_refused(self, refused: Sequence[Row], doubted: Sequence[Row], listing: Listing) -> list[RowFinding]:
+    async def _judge_refused(
+        self, refused: Sequence[Row], doubted: Sequence[Row], listing: Listing, missing: Missing
+    ) -> list[RowFinding]:
         """Return a finding for each refused row. Its card exists, or may, only if one shows its marker or equals it."""
         if not refused:
             return []
         rows = [*doubted, *self._unknown]
-        found, unclear, _ = await self._recognise(rows, refused, listing)
+        found, unclear, _ = await self._recognise(rows, refused, listing, missing)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
         for place, row in enumerate(refused, len(rows)):
@@ -212,7 +213,7 @@ class Reconciler:
         return findings
 
     async def _recognise(
-        self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing
+        self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing
     ) -> tuple[dict[int, Card], dict[int, list[Card]], Evidence]:
         """Return the card of each row by its place, the cards of rows for which it is not clear, and what the samples show.
 
@@ -243,6 +244,8 @@ class Reconciler:
             row, cards = rows[place], known.get(place, [])
             if place in equal and (
                 cards
+                or missing.is_incomplete
+                or not self._is_new(row, listing)
                 or equal[place].id in others_own
                 or _is_copy(equal[place], row.draft, copies)
                 or not evidence.shows_as_sent(row.draft.list_id)
@@ -253,6 +256,16 @@ class Reconciler:
             if cards:
                 unclear_equal[place] = list({card.id: card for card in chain(unclear_equal.get(place, ()), cards)}.values())
         return {**marked, **equal}, {**unclear_marked, **unclear_equal}, evidence
+
+    def _is_new(self, row: Row, listing: Listing) -> bool:
+        """Return False if a card that was not listed before the run may be older: that listing may have been cut off.
+
+        A longer one proves that it was not.
+        """
+        list_id = row.draft.list_id
+        if list_id not in self._known_whole and listing.has_grown(self._board.extent_before(list_id)):
+            self._known_whole.add(list_id)
+        return list_id in self._known_whole
 
     def _known_cards(
         self, rows: Sequence[Row], claims: Mapping[int, Claim], listing: Listing, evidence: Evidence
@@ -299,7 +312,7 @@ class Reconciler:
         """
         listing = await self._listing(doubted, refused)
         missing = await self._board.look_for_missing(listing, self._samples.ids)
-        findings = await self._judge_refused(refused, doubted, listing)
+        findings = await self._judge_refused(refused, doubted, listing, missing)
         found = {card.id for _, card, _, _ in findings if card is not None}
         recycled = (card for card in listing.recycled if card.id in self._named)
         others = [card for card in chain(listing.unaccounted, recycled) if card.id not in found]

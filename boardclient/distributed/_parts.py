@@ -229,7 +229,9 @@ class PartLedger(DurableLedger):
         """Return the cards that existed before the job."""
         async with self._database.begin() as connection:
             found = await connection.execute(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
-        return IdSet(json.loads(zlib.decompress(found.scalar_one())))
+        ids = json.loads(zlib.decompress(found.scalar_one()))
+        self.listed_before = len(ids)
+        return IdSet(ids)
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that belong to rows of the job."""

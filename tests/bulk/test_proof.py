@@ -1027,3 +1027,57 @@ async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, 
     assert done.report.audit is None
     assert done.report.audit_error is not None
     assert any(re.match(r"the board was read \d+ times in", note) for note in done.report.audit_error.__notes__)
+
+
+def newest(number: int) -> Callable[[str, Any], Any]:
+    """Return a shape of listings that show only the newest cards."""
+    return lambda operation, body: body[-number:] if operation == "boards.cards" else body
+
+
+@pytest.mark.parametrize("committed", ["", "b"])
+@pytest.mark.parametrize("marker", [None, True])
+async def test_an_old_card_that_enters_a_cut_listing_again_is_no_lost_row_s(
+    world: World, marker: bool | None, committed: str
+) -> None:
+    """People delete cards, and the newest ten show an old one that equals a lost row. Markers prove all the same."""
+    add_card(world, "b")
+    others = [add_card(world, f"of others {number}") for number in range(10)]
+    world.service.rules.shape = newest(10)
+
+    def delete() -> None:
+        for card_id in others[:5]:
+            del world.service.rules.cards[card_id]
+
+    done = await run(world, "abcde", lost="b", committed=committed, before_reading=delete, marker=marker)
+    assert done.states == {**dict.fromkeys("acde", "created"), "b": "created" if marker else "unknown"}
+    assert world.there.count("b") == 1 + (marker is True or bool(committed))
+
+
+async def test_equality_proves_nothing_while_confirmed_cards_are_not_listed(world: World) -> None:
+    """The listing is cut off now, so that a card which was not listed before may have been hidden then as well."""
+    hidden: set[str] = set()
+    world.service.rules.shape = lambda operation, body: (
+        [card for card in body if card["name"] not in hidden] if operation == "boards.cards" else body
+    )
+    add_card(world, "b")
+    hidden.add("b")
+
+    def swap() -> None:
+        hidden.clear()
+        hidden.add("a")
+
+    done = await run(world, "abc", lost="b", before_reading=swap)
+    assert done.states == {"a": "created", "b": "unknown", "c": "created"}
+    assert [card.name for card in done.audit.resembling] == ["b"]
+
+
+async def test_a_row_is_found_on_a_board_from_which_people_delete_cards(world: World) -> None:
+    """The listing is longer all the same than before the run, which proves that it shows every card."""
+    others = [add_card(world, f"of others {number}") for number in range(10)]
+
+    def delete() -> None:
+        del world.service.rules.cards[others[0]]
+
+    done = await run(world, "abc", committed="b", before_reading=delete)
+    assert set(done.states.values()) == {"created"}
+    assert done.audit.is_sound
