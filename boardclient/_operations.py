@@ -32,6 +32,7 @@ from boardclient.models import (
     Member,
     aware_datetime,
     check_identifier,
+    check_pos,
     check_text,
     utc_timestamp,
 )
@@ -187,7 +188,7 @@ def _board_fields(*, name: object, default_lists: object, organization_id: objec
 def _list_fields(*, name: object, board_id: object, pos: object) -> dict[str, JsonValue]:
     fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idBoard": check_identifier(board_id, "board_id")}
     if pos is not None:
-        fields["pos"] = check_text(pos, "pos")
+        fields["pos"] = check_pos(pos, "pos")
     return fields
 
 

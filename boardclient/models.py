@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from numbers import Real
-from typing import Any, Final, TypeAlias, TypeVar, Union, cast, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
 
@@ -24,6 +25,10 @@ class Position(enum.StrEnum):
 
     TOP = "top"
     BOTTOM = "bottom"
+
+
+Pos: TypeAlias = Position | Literal["top", "bottom"] | str | float  # noqa: PYI051 -- editors complete them
+"""A position: "top", "bottom", or another text or number that the service takes besides (interface 2.2)."""
 
 
 class WeaklyReferenceable:
@@ -253,6 +258,21 @@ def check_identifier(value: object, name: str, /) -> str:
     return text
 
 
+def check_pos(value: object, name: str, /) -> str | float:
+    """Return the position if it is a text or a finite number. Errors call it `name`.
+
+    Raises:
+        TypeError, ValueError: it is neither.
+    """
+    if isinstance(value, str):
+        return check_text(value, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a string or a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, not {value}")
+    return value
+
+
 def utc_timestamp(value: object, name: str = "due", /) -> str:
     """Return an aware date-time as ISO 8601 in UTC, such as `2027-01-02T03:04:05Z`.
 
@@ -304,7 +324,8 @@ class CardDraft(_Model):
         list_id: The list that gets the card.
         desc: The description. None (default): no description.
         due: An aware date-time, which is sent in UTC. None (default): no date.
-        pos: "top" or "bottom" of the list. None (default): the service decides.
+        pos: "top" or "bottom" of the list, or a text or number that the service takes besides. None (default): the service
+            decides.
         reference: The caller's own identifier of the row, by which a journal recognises it. It is not sent. None (default): the
             journal uses the row's position.
 
@@ -316,7 +337,7 @@ class CardDraft(_Model):
     list_id: str
     desc: str | None = None
     due: datetime | None = None
-    pos: Position | str | None = None
+    pos: Pos | None = None
     reference: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -327,7 +348,7 @@ class CardDraft(_Model):
         if self.due is not None:
             utc_timestamp(self.due, "due")
         if self.pos is not None:
-            check_text(self.pos, "pos")
+            check_pos(self.pos, "pos")
         if self.reference is not None:
             check_text(self.reference, "reference")
 

@@ -13,7 +13,7 @@ from boardclient._operations import Parameters, extended
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words
 from boardclient.errors import BoardClientError, Effect
-from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Position
+from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Pos
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
@@ -112,7 +112,7 @@ class Lists(_Resource):
         name: str,
         *,
         board_id: str,
-        pos: Position | str | None = None,
+        pos: Pos | None = None,
         extra_query: Parameters | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, JsonValue] | None = None,
@@ -122,7 +122,8 @@ class Lists(_Resource):
         Args:
             name: The name of the list.
             board_id: The board that gets the list.
-            pos: "top" or "bottom" of the board. None (default): the service decides.
+            pos: "top" or "bottom" of the board, or a text or number that the service takes besides. None (default): the service
+                decides.
 
         Raises:
             NotFoundError: the board does not exist or is not accessible.
@@ -163,7 +164,7 @@ class Cards(_Resource):
         list_id: str,
         desc: str | None = None,
         due: datetime | None = None,
-        pos: Position | str | None = None,
+        pos: Pos | None = None,
         board_id: str | None = None,
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
@@ -184,7 +185,8 @@ class Cards(_Resource):
             list_id: The list that gets the card.
             desc: The description. None (default): no description.
             due: An aware date-time, which is sent in UTC. None (default): no date.
-            pos: "top" or "bottom" of the list. None (default): the service decides.
+            pos: "top" or "bottom" of the list, or a text or number that the service takes besides. None (default): the service
+                decides.
             board_id: The board that holds the list. None (default): no board is read.
             unknown: What to do if the effect is unknown. "reconcile" reads the board; "report" raises the error at once. None
                 (default): "reconcile" with a `board_id`, otherwise "report".

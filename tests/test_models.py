@@ -260,7 +260,9 @@ def test_a_draft_holds_what_it_is_given() -> None:
         ({"desc": 1}, TypeError),
         ({"due": datetime(2027, 1, 2)}, ValueError),
         ({"due": "2027-01-02"}, TypeError),
-        ({"pos": 1}, TypeError),
+        ({"pos": True}, TypeError),
+        ({"pos": b"top"}, TypeError),
+        ({"pos": float("nan")}, ValueError),
         ({"reference": 5}, TypeError),
     ],
 )

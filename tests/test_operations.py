@@ -42,12 +42,15 @@ SENDABLE = TEXT.filter(lambda text: not any("\ud800" <= letter <= "\udfff" for l
 
 @pytest.mark.parametrize("kind", [str, Text])
 @given(
-    name=SENDABLE, desc=st.none() | SENDABLE, due=st.none() | st.just(DUE), pos=st.none() | SENDABLE | st.sampled_from(Position)
+    name=SENDABLE,
+    desc=st.none() | SENDABLE,
+    due=st.none() | st.just(DUE),
+    pos=st.none() | SENDABLE | st.sampled_from(Position) | st.floats(allow_nan=False, allow_infinity=False),
 )
 def test_a_draft_is_sent_with_the_texts_that_it_holds(
-    kind: type[str], name: str, desc: str | None, due: datetime | None, pos: str | None
+    kind: type[str], name: str, desc: str | None, due: datetime | None, pos: str | float | None
 ) -> None:
-    """Texts of any string type are sent as they are, what is None is not sent, and a description may be one with a marker."""
+    """Texts of any string type and numbers are sent as they are, None is not, and a description may be one with a marker."""
     draft = CardDraft(kind(name), kind("l-1"), "", due, pos)
     sent = json.loads(ops.ADD_CARD.request(draft=draft, desc=desc if desc is None else kind(desc)).body or b"")
     given = {"name": name, "idList": "l-1", "desc": desc, "due": due and "2027-01-02T03:04:05.250000Z", "pos": pos}
@@ -65,7 +68,7 @@ IDENTIFIED = [(operation, values) for operation, identifier, values, _, _ in ENC
         (ops.CREATE_BOARD, None, {"name": "a", "default_lists": 1, "organization_id": None}, TypeError, "default_lists"),
         (ops.CREATE_BOARD, None, {"name": "a", "default_lists": None, "organization_id": ""}, ValueError, "organization_id"),
         (ops.ADD_LIST, None, {"name": "a", "board_id": None, "pos": None}, TypeError, "board_id"),
-        (ops.ADD_LIST, None, {"name": "a", "board_id": "b", "pos": 3}, TypeError, "pos"),
+        (ops.ADD_LIST, None, {"name": "a", "board_id": "b", "pos": [3]}, TypeError, "pos"),
         (ops.MOVE_CARD, "c", {"list_id": ".."}, ValueError, "list_id"),
         (ops.ADD_LABEL, "c", {"label_id": ""}, ValueError, "label_id"),
         (ops.ARCHIVE_LIST, "l", {"closed": None}, TypeError, "closed"),

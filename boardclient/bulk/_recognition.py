@@ -212,8 +212,10 @@ def digest(draft: CardDraft) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _part(text: str | None) -> str:
-    return "-" if text is None else f"{len(text)}:{text}"
+def _part(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return f"{len(value)}:{value}"
+    return "-" if value is None else f"#{float(value)!r}"
 
 
 # --- markers

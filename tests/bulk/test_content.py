@@ -106,6 +106,9 @@ def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:
         CardDraft("a", "l2"),
         CardDraft("a", "l1", desc=""),
         CardDraft("a", "l1", pos="top"),
+        CardDraft("a", "l1", pos="17"),
+        CardDraft("a", "l1", pos=17),
+        CardDraft("a", "l1", pos=17.5),
         CardDraft("a", "l1", due=DUE),
         CardDraft("a", "l1", due=DUE.replace(microsecond=0)),
     ]

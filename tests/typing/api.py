@@ -61,6 +61,7 @@ async def lists(session: AsyncSession) -> None:
     assert_type(made.pos, str | float | None)
     assert_type(made.closed, bool | None)
     assert_type(await session.lists.create("To do", board_id="b", pos="bottom"), BoardList)
+    assert_type(await session.lists.create("To do", board_id="b", pos=made.pos), BoardList)
     assert_type(await session.lists.archive("l"), BoardList)
 
 
