@@ -280,18 +280,20 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
 
     Raises:
         TypeError: it is not a datetime.
-        ValueError: it is not aware, or its year in UTC is not between 1 and 9999.
+        ValueError: it is not aware, is no moment, such as pandas' NaT, or its year in UTC is not between 1 and 9999.
     """
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(value).__name__}")
-    if value.utcoffset() is None:
-        raise ValueError(f"{name} must be timezone-aware")
     try:
-        # Of datetime itself: a subclass may write dates in another form.
-        return datetime.isoformat(value.astimezone(UTC)).removesuffix("+00:00") + "Z"
+        if value.utcoffset() is not None:
+            # Of datetime itself: a subclass may write dates in another form.
+            return datetime.isoformat(value.astimezone(UTC)).removesuffix("+00:00") + "Z"
+        problem = "must be timezone-aware"
     except OverflowError:
-        pass
-    raise ValueError(f"{name} lies outside the years that UTC can express")
+        problem = "lies outside the years that UTC can express"
+    except Exception as error:  # a subclass or a tzinfo may raise anything
+        problem = f"must be a moment in time: {type(value).__name__} has none ({error})"
+    raise ValueError(f"{name} {problem}")
 
 
 def aware_datetime(text: str | None, /) -> datetime | None:

@@ -185,6 +185,18 @@ class NoOffset(tzinfo):
         return None
 
 
+class NoMoment(datetime):
+    """Is a date-time by its type alone, as pandas' NaT is."""
+
+    def utcoffset(self) -> timedelta | None:
+        raise ValueError("NoMoment does not support utcoffset")
+
+
+class Broken(tzinfo):
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return timedelta(days=1)
+
+
 class WrittenWithZ(datetime):
     """A date-time of another library, which writes UTC as Z."""
 
@@ -217,6 +229,9 @@ def test_a_due_date_is_sent_in_utc(moment: datetime, written: str) -> None:
         (datetime(2027, 1, 2, tzinfo=NoOffset()), ValueError),
         (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), ValueError),
         (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), ValueError),
+        (NoMoment(2027, 1, 2), ValueError),
+        (NoMoment(2027, 1, 2, tzinfo=UTC), ValueError),
+        (datetime(2027, 1, 2, tzinfo=Broken()), ValueError),
         (datetime(2027, 1, 2).date(), TypeError),
         ("2027-01-02T03:04:05Z", TypeError),
         (None, TypeError),
@@ -226,6 +241,9 @@ def test_a_due_date_without_offset_is_refused(value: object, error: type[Excepti
     """A naive date-time, one beyond what UTC can express, and what is no date-time are refused with the argument's name."""
     with pytest.raises(error, match=r"^due "):
         utc_timestamp(value)
+    if value is not None:
+        with pytest.raises(error, match=r"^due "):
+            CardDraft("A", "l1", due=value)
 
 
 @settings(deadline=None)

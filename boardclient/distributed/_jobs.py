@@ -374,7 +374,13 @@ async def _park(database: Database, job: Job, kind: object, error: BaseException
 
 
 def import_part_now(job: Job, part: int, **options: Any) -> None:
-    """Create the cards of a part, as `import_part` does, from a plain function."""
+    """Create the cards of a part, as `import_part` does, from a plain function.
+
+    Raises:
+        RuntimeError: an event loop runs in this thread.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("import_part_now can't run where an event loop runs: await import_part(job, part) instead")
     asyncio.run(import_part(job, part, **options))
 
 

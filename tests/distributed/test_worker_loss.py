@@ -422,6 +422,13 @@ async def test_a_plain_function_runs_a_part_with_a_session_of_its_own(board: Boa
     assert await board.cards() == Counter(f"card {n}" for n in range(20))
 
 
+async def test_a_plain_function_says_what_to_await_where_a_loop_runs(board: Board) -> None:
+    job = await board.plan(board.drafts(1), parts=1)
+    with pytest.raises(RuntimeError, match=r"await import_part\(job, part\) instead"):
+        import_part_now(job, 0)
+    assert await board.cards() == Counter()
+
+
 async def test_the_heartbeat_of_a_loop_that_stands_still_renews_nothing(board: Board) -> None:
     """Another worker can take the part then."""
     job = await board.plan(board.drafts(20), parts=1)
