@@ -6,14 +6,14 @@ A run writes it, and `read_journal` and `read_rows` may read it meanwhile. The d
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import sqlite3
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
+from itertools import chain, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
@@ -38,10 +38,12 @@ __all__ = [
     "RowKey",
     "RowState",
     "UnknownRow",
+    "accept_suggestions",
     "adopt",
     "is_new",
     "note_undone",
     "read_journal",
+    "read_row",
     "read_rows",
     "read_unknown",
     "rehearsed",
@@ -54,12 +56,15 @@ _IN_DOUBT: Final = ("logged", "unknown")
 _ROWS: Final = (
     "SELECT seq, {first}, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0"
     " ELSE run END, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
-    " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
+    " WHERE {where} ORDER BY seq LIMIT ?"
 )
+_by_likeness: Final = attrgetter("likeness")
+_RESEMBLING: Final = "SELECT seq, cards FROM resembling"
+_SETTLE: Final = "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)"
 _COMPARED: Final = 300
-"""How many characters of two cards are compared, since the time grows with their square."""
+"""How many characters of a row and of a card are compared."""
 _LEAST_ALIKE: Final = 0.6
-"""The ratio from which difflib calls sequences a close match (https://docs.python.org/3/library/difflib.html)."""
+"""The likeness from which a card is suggested."""
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +175,7 @@ def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[Jour
     after = 0
     while True:
         with _reading(path) as (_, connection, meta):  # no lock is held between pages, or a run would have to wait
-            rows = _select(connection, meta.secret, states or STATES, after)
+            rows = _select(connection, meta.secret, states or STATES, after=after)
         yield from rows
         if not rows:
             return
@@ -188,26 +193,29 @@ def read_unknown(path: str | os.PathLike[str]) -> list[UnknownRow]:
     Raises:
         JournalError: there is no journal, it is in use, or can't be read.
     """
-    with contextlib.closing(JournalFile.open(path, None)) as journal, journal.guarded():
-        cards = dict(journal.connection.execute("SELECT seq, cards FROM resembling").fetchall())
-        rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, 0, limit=-1)
-        taken = {card_id for (card_id,) in journal.connection.execute("SELECT detail FROM outcomes WHERE state = 'done'")}
-    candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
-    likenesses: defaultdict[str, list[float]] = defaultdict(list)
-    for candidate in chain.from_iterable(candidates):
-        likenesses[candidate.card_id].append(candidate.likeness)
-    unknown = []
-    for row, found in zip(rows, candidates, strict=True):
-        best = next(iter(found), None)
-        if best is not None:
-            rivals = [*likenesses[best.card_id], *(other.likeness for other in found[1:])]
-            is_clear = sum(likeness >= best.likeness for likeness in rivals) == 1  # its own
-            best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in taken else None
-        unknown.append(UnknownRow(row=row, candidates=found, suggestion=best))
-    return unknown
+    with contextlib.closing(JournalFile.open(path, None)) as journal:
+        return _read_unknown(journal)
 
 
-def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> None:
+def read_row(path: str | os.PathLike[str], key: RowKey) -> UnknownRow | None:
+    """Return the row with a key, None if there is none.
+
+    The cards that may be its own are beside it.
+
+    Args:
+        path: The path of the journal. A run may be using it.
+        key: The row's reference, or its position in the input, from 0.
+
+    Raises:
+        JournalError: there is no journal, or it can't be read.
+    """
+    with _reading(path) as (_, connection, meta):
+        rows = _select(connection, meta.secret, key=key)
+        cards = dict(connection.execute(f"{_RESEMBLING} WHERE seq = ?", [row.seq for row in rows[:1]] or (0,)).fetchall())
+    return next((UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"), {})) for row in rows), None)
+
+
+def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> bool:
     """Resolve a row by hand whose card may exist. The next run reports it as "already", or sends it if the card is absent.
 
     Look at the board first: an absent row is sent again without further questions. Calling it again with the same words does
@@ -215,15 +223,21 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
 
     Args:
         journal: The path of the journal. No run may be using it.
-        row: The row's reference, or its position in the input, from 0.
+        row: The row's reference, a string, or its position in the input, a whole number from 0.
         card_id: The identifier of its card.
         absent: True if there is no card.
+
+    Returns:
+        True if it is resolved now, False if it was resolved with the same words before.
 
     Raises:
         JournalError: there is no journal, it is in use or can't be written, it has no such row, nothing about the row is in
             doubt, or the card is another row's and its error did not name it.
+        TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
+    if not isinstance(row, str | int) or isinstance(row, bool):
+        raise TypeError(f"row must be a reference (str) or a position (int), not {type(row).__name__}")
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
     outcome = (
@@ -231,21 +245,64 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
     )
     with contextlib.closing(JournalFile.open(journal, None)) as file, file.transaction():
         found = file.connection.execute(
-            "SELECT seq, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq) WHERE key = ?", (row,)
+            "SELECT seq, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq) WHERE key = ?", (_key(row),)
         ).fetchone()
         refusal = None
         if found is None:
             refusal = f"it does not have {named(row)}"
         elif found[1:] == outcome:
-            return
+            return False
         elif found[1] not in _IN_DOUBT:
             refusal = f"{named(row)} is {found[1]}, not in doubt ({found[2]})"
         elif card_id is not None and (other := _other_row(file.connection, found[0], card_id)) is not None:
             refusal = f"the card {card_id} is that of {named(other)}"
         else:
-            file.connection.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)", (found[0], *outcome))
+            file.connection.execute(_SETTLE, (found[0], *outcome))
     if refusal is not None:
         raise JournalError(f"{journal}: {refusal}")
+    return True
+
+
+def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
+    """Give rows in doubt the cards that are suggested for them.
+
+    It returns the rows that are left.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+
+    Raises:
+        JournalError: there is no journal, it is in use, or can't be written.
+    """
+    with contextlib.closing(JournalFile.open(path, None)) as file:
+        accepted = [
+            (item.row.seq, "done", item.suggestion.card_id) for item in _read_unknown(file) if item.suggestion is not None
+        ]
+        with file.transaction():
+            file.connection.executemany(_SETTLE, accepted)
+        return _read_unknown(file)
+
+
+def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
+    with journal.guarded():
+        cards = dict(journal.connection.execute(_RESEMBLING).fetchall())
+        rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, limit=-1)
+        profiles: dict[Content, frozenset[object]] = {}
+        candidates = [_candidates(row.content, cards.get(row.seq, "[]"), profiles) for row in rows]
+        highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
+        likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}
+        for one in chain.from_iterable(candidates):
+            highest[one.card_id, one.likeness] += one.likeness == likeness[one.card_id]
+        done = journal.connection.execute("SELECT detail FROM outcomes WHERE state = 'done'")
+        taken = {card_id for (card_id,) in done if card_id in likeness}
+    unknown = []
+    for row, found in zip(rows, candidates, strict=True):
+        best = next(iter(found), None)
+        if best is not None:
+            is_clear = highest[best.card_id, best.likeness] == 1 and all(one.likeness < best.likeness for one in found[1:2])
+            best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in taken else None
+        unknown.append(UnknownRow(row=row, candidates=found, suggestion=best))
+    return unknown
 
 
 def is_new(path: str | os.PathLike[str]) -> bool:
@@ -367,9 +424,18 @@ def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey
 
 
 def _select(
-    connection: sqlite3.Connection, secret: bytes, states: Sequence[RowState], after: int, limit: int = _PAGE
+    connection: sqlite3.Connection,
+    secret: bytes,
+    states: Sequence[RowState] = STATES,
+    *,
+    key: RowKey | None = None,
+    after: int = 0,
+    limit: int = _PAGE,
 ) -> list[JournalRow]:
-    statement = _ROWS.format(states=",".join("?" * len(states)), first=first_number(connection))
+    """Return the rows in some of the states with numbers above `after`, or the one with the key."""
+    where = f"seq > ? AND coalesce(state, 'logged') IN ({','.join('?' * len(states))})" if key is None else "key = ?"
+    values = (after, *states) if key is None else (_key(key),)
+    statement = _ROWS.format(where=where, first=first_number(connection))
     return [
         JournalRow(
             seq=seq,
@@ -380,22 +446,43 @@ def _select(
             state=state,
             detail=detail,
         )
-        for seq, first, key, content, run, state, detail in connection.execute(statement, (after, *states, limit))
+        for seq, first, key, content, run, state, detail in connection.execute(statement, (*values, limit))
     ]
 
 
-def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
-    found = [
-        Candidate(card_id, shown := Content(*shown_values), _likeness(sent, shown))
-        for card_id, *shown_values in json.loads(cards)
-    ]
-    return tuple(sorted(found, key=lambda candidate: -candidate.likeness))
+def _key(key: RowKey) -> RowKey | None:
+    """Return a key as SQLite takes it. No row has a position that it can't hold."""
+    return key if isinstance(key, str) or key.bit_length() < 64 else None
 
 
-def _likeness(sent: Content, shown: Content) -> float:
-    """Return how alike two contents read, by one plain measure. It suggests, and proves nothing."""
-    first, second = (f"{content.name}\n{content.desc or ''}"[:_COMPARED] for content in (sent, shown))
-    return float(difflib.SequenceMatcher(None, first, second, autojunk=False).ratio())
+def _candidates(sent: Content, cards: str, profiles: dict[Content, frozenset[object]]) -> tuple[Candidate, ...]:
+    """Return the cards that may be a row's, the most similar first. `profiles` are those of the contents met before."""
+    found = []
+    for card_id, *values in json.loads(cards):
+        shown = Content(*values)
+        found.append(Candidate(card_id, shown, _likeness(_profile(sent, profiles), _profile(shown, profiles))))
+    return tuple(sorted(found, key=_by_likeness, reverse=True))
+
+
+def _profile(content: Content, profiles: dict[Content, frozenset[object]]) -> frozenset[object]:
+    """Return the pairs of neighbouring characters of a content, each with how many equal ones are before it."""
+    if content not in profiles:
+        text = f"{content.name}\n{content.desc or ''}"[:_COMPARED]
+        counts = Counter[tuple[str, str]]()
+        pairs = []
+        for pair in pairwise(text):
+            pairs.append((pair, counts[pair]))
+            counts[pair] += 1
+        profiles[content] = frozenset(pairs)
+    return profiles[content]
+
+
+def _likeness(first: frozenset[object], second: frozenset[object]) -> float:
+    """Return how alike two contents read: the share of their pairs that both have (Dice's coefficient).
+
+    It suggests, and proves nothing. Its time grows with the length of the texts, that of difflib with their square.
+    """
+    return 2 * len(first & second) / max(1, len(first) + len(second))
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ import attrs
 import click
 
 from boardclient import JournalError
-from boardclient.bulk.journal import UnknownRow, read_journal, read_unknown, resolve
+from boardclient.bulk.journal import RowKey, UnknownRow, accept_suggestions, read_journal, read_row, read_unknown, resolve
 from boardclient.bulk.undo import KeptCard
-from boardclient.cli._app import Group, json_option, yes_option
+from boardclient.cli._app import Group, WholeNumber, json_option, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError
 from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
 from boardclient.cli._running import Client, confirm, runs
@@ -66,18 +66,28 @@ async def journal_show(file: Path) -> Mapping[str, object]:
 @click.argument(
     "row", required=False, metavar="[ROW]", help="A row to settle: its reference or its position, as import names it."
 )
-@click.option("--card", "card_id", metavar="CARD_ID", help="ROW has this card.")
-@click.option("--absent", is_flag=True, help="ROW has no card. The next run sends it again.")
+@click.option("--row", "position", type=WholeNumber(min=0), metavar="N", help="The row to settle is the one at this position.")
+@click.option("--reference", metavar="REFERENCE", help="The row to settle is the one with this reference.")
+@click.option("--card", "card_id", metavar="CARD_ID", help="The row has this card.")
+@click.option("--absent", is_flag=True, help="The row has no card. The next run sends it again.")
 @click.option("--accept", is_flag=True, help="Take all suggestions. Look at them first: they are made by resemblance.")
 @json_option(*_UNKNOWN)
 @runs(needs="nothing")
 async def journal_resolve(
-    file: Path, row: str | None, card_id: str | None, absent: bool, accept: bool, fields: tuple[str, ...] | None
+    file: Path,
+    row: str | None,
+    position: int | None,
+    reference: str | None,
+    card_id: str | None,
+    absent: bool,
+    accept: bool,
+    fields: tuple[str, ...] | None,
 ) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
 
     A row is named by its reference or, without one, by its position: the first row of the file that is not empty has position 0.
-    Import names an unknown row by its row in the file and, in parentheses, by what this command takes.
+    Import names an unknown row by its row in the file and, in parentheses, by what this command takes. If ROW is the reference of
+    one row and the position of another, --reference or --row says which.
 
     The next run of the import continues from there. --accept shows the rows that it leaves unknown, with exit code 3.
 
@@ -88,29 +98,52 @@ async def journal_resolve(
       boardclient journal resolve cards.csv.journal r-17 --card CARD_ID
       boardclient journal resolve cards.csv.journal 5 --absent
     """
-    if row is None and (card_id is not None or absent):
+    given = [name for name in (row, position, reference) if name is not None]
+    if len(given) > 1:
+        raise click.UsageError("name the row once: ROW, --row or --reference")
+    if not given and (card_id is not None or absent):
         raise click.UsageError("--card and --absent settle one row: give ROW")
-    if row is not None and ((card_id is None) is not absent or accept):
+    if given and ((card_id is None) is not absent or accept):
         raise click.UsageError("ROW needs either --card or --absent")
-    unknown = read_unknown(file)
-    if row is not None:
-        key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
-        resolve(file, key, card_id=card_id, absent=absent)
-        if fields is not None:
-            show("", {"row": key, "card": card_id}, fields)
-            return
-        if card_id not in {None, *(card.card_id for item in unknown if item.row.key == key for card in item.candidates)}:
-            note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
-        out(f"{key_name(key)} has {'no card: the next import sends it' if card_id is None else f'the card {card_id}'}")
+    if given:
+        _settle(file, given[0] if row is None else _key_of(file, row), card_id, fields)
         return
-    for item in unknown if accept else ():
-        if item.suggestion is not None:
-            resolve(file, item.row.key, card_id=item.suggestion.card_id)
-    unknown = read_unknown(file) if accept else unknown
+    unknown = accept_suggestions(file) if accept else read_unknown(file)
     names = _UNKNOWN[:-1] if fields is None else _UNKNOWN  # the reason is a long sentence
     show_all([record for item in unknown for record in _candidates(item)], names, fields)
     if accept and unknown:
         raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
+
+
+def _key_of(file: Path, row: str) -> RowKey:
+    """Return the key that a user means.
+
+    Raises:
+        click.UsageError: one row has it as its reference, another as its position.
+    """
+    # Not "01" or "²", which are no positions.
+    position = int(row) if row.isascii() and row.isdecimal() and str(int(row)) == row else None
+    is_reference = read_row(file, row) is not None
+    if position is None or (is_reference and read_row(file, position) is None):
+        return row
+    if is_reference:
+        raise click.UsageError(
+            f"{row} is the reference of one row and the position of another: give --reference {row} or --row {row}"
+        )
+    return position
+
+
+def _settle(file: Path, key: RowKey, card_id: str | None, fields: tuple[str, ...] | None) -> None:
+    """Settle a row, and print what it has."""
+    is_settled_now = resolve(file, key, card_id=card_id, absent=card_id is None)
+    if fields is not None:
+        show("", {"row": key, "card": card_id}, fields)
+        return
+    item = read_row(file, key)
+    if item is not None and card_id not in {None, *(card.card_id for card in item.candidates)}:
+        note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
+    has = "no card: the next import sends it" if card_id is None else f"the card {card_id}"
+    out(f"{key_name(key)} has {has}" if is_settled_now else f"{key_name(key)} was settled before: it has {has}")
 
 
 def _candidates(item: UnknownRow) -> list[dict[str, object]]:

@@ -314,12 +314,38 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
         (["r-9", "--absent"], "it does not have the row with the reference 'r-9'"),
         (["9", "--absent"], "it does not have the row at position 9"),
         (["r-1", "--absent"], "not in doubt"),
+        (["--row", "1", "--absent"], "it does not have the row at position 1"),
+        (["--reference", "01", "--absent"], "it does not have the row with the reference '01'"),
+        (["01", "--absent"], "it does not have the row with the reference '01'"),
+        (["9" * 30, "--absent"], "it does not have the row"),
+        (["r-2", "--row", "1", "--absent"], "name the row once"),
     ],
 )
 def test_what_can_t_be_settled_is_refused(cli, unknown, argv: list[str], words: str) -> None:
     code, out, err = cli("journal", "resolve", journal_of(unknown), *argv)
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_a_row_whose_name_is_that_of_two_is_asked_for(cli, board_service: BoardService, board, csv_file) -> None:
+    """The same command line never settles another row. What is settled is said to be."""
+    faults = board_service.faults
+    faults.add(Renamed(board_service), "cards.create", call=[2, 3])
+    path = csv_file("name,reference\nA,\nB,\nC,1\nD,0\nE,2\n")
+    assert cli("import", path, *into(board), "--concurrency", "1").code == 3
+    line = ("journal", "resolve", f"{path}.journal")
+    for _ in range(2):
+        code, out, err = cli(*line, "1", "--absent")
+        assert (code, out) == (2, "")
+        assert "1 is the reference of one row and the position of another: give --reference 1 or --row 1" in err
+    assert cli(*line, "--reference", "1", "--absent").out == "reference '1' has no card: the next import sends it\n"
+    again = "reference '1' was settled before: it has no card: the next import sends it\n"
+    assert cli(*line, "--reference", "1", "--absent").out == again
+    card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "B!")
+    assert cli(*line, "--row", "1", "--card", card_id).out == f"position 1 has the card {card_id}\n"
+    assert cli(*line, "--row", "1", "--card", card_id).out == f"position 1 was settled before: it has the card {card_id}\n"
+    assert "reference '2' is done" in cli(*line, "2", "--absent").err.replace("the row with the ", "")
+    assert cli(*line).out == ""
 
 
 def on_a_terminal(cli, monkeypatch, *argv: str) -> str:
@@ -359,7 +385,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     """A card that resembles a row is suggested for it, and two rows can't have one card."""
     journal = journal_of(unknown)
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
-    assert f"{card_id}  card 2!    0.96      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert f"{card_id}  card 2!    0.88      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert [line.split("\t")[0] for line in out.splitlines()] == ["r-4"]

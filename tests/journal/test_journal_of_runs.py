@@ -203,8 +203,8 @@ async def test_a_row_is_settled_with_its_card(trial: Trial, prefix: str | None) 
     drafts = trial.drafts("abc", prefix=prefix)
     await left_unknown(trial, drafts)
     (card,) = [card for card in await trial.session.boards.cards(trial.board_id) if card.name == "b"]
-    for _ in range(2):  # again is once
-        resolve(trial.path, 1 if prefix is None else "r1", card_id=card.id)
+    key = 1 if prefix is None else "r1"
+    assert [resolve(trial.path, key, card_id=card.id) for _ in range(2)] == [True, False]  # again is once
     assert (await trial.run(drafts))[0] == ["already"] * 3
     assert await trial.cards() == Counter("abc")
 
@@ -232,6 +232,11 @@ async def test_only_what_is_in_doubt_can_be_settled(trial: Trial) -> None:
     ):
         with pytest.raises(JournalError, match=why):
             resolve(trial.path, row, **options)  # type: ignore[arg-type]  # -- a table of arguments
+    for key in (True, 1.0):
+        with pytest.raises(TypeError, match="row must be a reference"):
+            resolve(trial.path, key, absent=True)  # type: ignore[arg-type]  # -- SQLite would find position 1
+    with pytest.raises(JournalError, match="does not have"):
+        resolve(trial.path, 2**64, absent=True)
     for options in ({}, {"card_id": "c", "absent": True}, {"card_id": "a/b"}):
         with pytest.raises(ValueError):
             resolve(trial.path, 1, **options)  # type: ignore[arg-type]  # -- a table of arguments
