@@ -1,12 +1,14 @@
 """Texts without their secrets, as errors and instruments show them. No I/O.
 
 A response may hold a secret in any form. So it is searched as it is, and again after each of up to four passes that undo
-percent-encoding, escapes of JSON and JavaScript, and HTML character references. This finds a secret in mixed and nested forms
-with a plain search. (A regular expression compiled from the secret took up to 1.6 s to compile, and was exponential for some.)
+percent-encoding, escapes of JSON and JavaScript, HTML character references and broken lines. This finds a secret in mixed and
+nested forms with a plain search. (A regular expression compiled from the secret took up to 1.6 s to compile, and was exponential
+for some.) Base64 and hexadecimal digits are no escapes: these forms of the secret are searched for.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import re
 import sys
@@ -18,16 +20,29 @@ _LONGEST_FORM: Final = 32
 """How many bytes one byte of a secret may take in an escaped form."""
 _SHORTEST_FORM: Final = 4
 """An unescaped form of fewer bytes is not searched for: it would be found everywhere."""
+_SHORTEST_ENCODED: Final = 8
+"""A secret of fewer bytes is not searched for in base64 and hexadecimal digits: these would be found in any number."""
 _ESCAPE: Final = re.compile(
-    rb"(?:%|\\x)([0-9A-Fa-f]{2})"
-    rb"|\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})"
-    rb"|[\\%]u([0-9A-Fa-f]{4})"
-    rb"|\\([\"\\/bfnrt])"
-    rb"|(&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&(?:amp|lt|gt|quot|apos);)"
+    # What is percent-encoded or made a reference several times is undone in one pass. No run of characters is scanned twice.
+    rb"%(?:25)*(?:(?P<hex>[0-9A-Fa-f]{2})|u(?P<unit>[0-9A-Fa-f]{4}))"
+    rb"|\\(?:x(?P<hex_2>[0-9A-Fa-f]{2})"
+    rb"|u(?P<high>[Dd][89ABab][0-9A-Fa-f]{2})\\u(?P<low>[Dd][C-Fc-f][0-9A-Fa-f]{2})"
+    rb"|u(?P<unit_2>[0-9A-Fa-f]{4})|[ux]\{0*(?P<unit_3>[0-9A-Fa-f]{1,6})\}|U(?P<unit_4>[0-9A-Fa-f]{8})"
+    rb"|(?P<octal>[0-7]{1,3})|(?P<short>[\"'\\/bfnrt])|(?P<fold>[\r\n][\r\n \t]*))"
+    rb"|&(?P<again>(?:amp;)+)?(?:(?:#0*(?P<decimal>[0-9]{1,7})|#[xX]0*(?P<unit_5>[0-9A-Fa-f]{1,6}))(?(again);|;?)"
+    rb"|(?P<name>[A-Za-z]{2,16});|(?(again)(?!)|(?P<name_2>amp|AMP|lt|LT|gt|GT|quot|QUOT)))"
+    rb"|(?P<fold_2>[\r\n][\r\n \t]*)"
 )
-_ESCAPING: Final = re.compile(rb"[%\\&]")
+_ESCAPING: Final = re.compile(rb"[%\\&\r\n]")
 """What an escape begins with."""
-_REFERENCES: Final = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_NAMES: Final = (
+    'Tab \t NewLine \n excl ! quot " QUOT " num # dollar $ percnt % amp & AMP & apos \' lpar ( rpar ) ast * midast * plus + '
+    "comma , period . sol / colon : semi ; lt < LT < equals = gt > GT > quest ? commat @ lsqb [ lbrack [ bsol \\ rsqb ] rbrack ] "
+    "Hat ^ lowbar _ UnderBar _ grave ` DiacriticalGrave ` lcub { lbrace { verbar | vert | VerticalLine | rcub } rbrace }"
+)
+"""The character references of ASCII: https://html.spec.whatwg.org/multipage/named-characters.html."""
+# The module `html` takes a millisecond to import, and a process that is out of files can't import it.
+_REFERENCES: Final = dict(zip(*[iter(_NAMES.encode().split(b" "))] * 2, strict=True))
 _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), strict=True))
 
 T = TypeVar("T")
@@ -125,14 +140,29 @@ def _forms(secret: str) -> Iterator[bytes]:
         if number == 0 or len(form) >= _SHORTEST_FORM:
             yield form
             yield form.replace(b" ", b"+")
+    if len(secret) >= _SHORTEST_ENCODED:
+        yield from _encoded(secret.encode())
     yield "\0".join(secret).encode()  # UTF-16 in either byte order, whose codec a process that is out of files can't import
 
 
+def _encoded(secret: bytes) -> Iterator[bytes]:
+    """Yield the secret in hexadecimal digits and, wherever it begins in what is encoded, in base64."""
+    yield secret.hex().encode()
+    yield secret.hex().upper().encode()
+    for offset in range(3):  # three bytes are four characters, and those that hold bits of other bytes are left out
+        whole = base64.b64encode(bytes(offset) + secret)
+        form = whole[-(-offset * 4 // 3) : (offset + len(secret)) * 4 // 3]
+        yield form
+        yield form.translate(bytes.maketrans(b"+/", b"-_"))
+
+
 def _passes(text: bytes) -> Iterator[bytes]:
-    """Yield the text as it is, and after each pass."""
+    """Yield the text as it is, and after each pass that changes it."""
     yield text
     for _ in range(_PASSES if _ESCAPING.search(text) else 0):
-        text = _ESCAPE.sub(_plain, text)
+        before, text = text, _ESCAPE.sub(_plain, text)
+        if text == before:
+            return
         yield text
 
 
@@ -171,20 +201,20 @@ def _traced_pass(text: bytes, sources: Sequence[int]) -> tuple[bytes, list[int]]
 
 
 def _plain(match: re.Match[bytes]) -> bytes:
-    percent, high, low, unit, short, reference = match.groups()
-    if percent is not None:
-        return bytes([int(percent, 16)])
-    if unit is not None:
-        return chr(int(unit, 16)).encode("utf-8", "surrogatepass")
-    if short is not None:
-        return _SHORT_ESCAPES.get(short[0], short)
-    if reference is not None:
-        return chr(min(_code_point(reference[1:-1].decode()), sys.maxunicode)).encode("utf-8", "surrogatepass")
-    return bytes.fromhex((high + low).decode()).decode("utf-16-be").encode()
-
-
-def _code_point(reference: str) -> int:
-    # The module `html` takes a millisecond to import, and a process that is out of files can't import it.
-    if reference in _REFERENCES:
-        return ord(_REFERENCES[reference])
-    return int(reference[2:], 16) if reference[1] in "xX" else int(reference[1:])
+    kind = match.lastgroup or ""
+    found: bytes = match[kind]
+    kind = kind.partition("_")[0]
+    if kind == "hex":
+        return bytes([int(found, 16)])
+    if kind == "octal":
+        return bytes([int(found, 8) & 0xFF])
+    if kind == "short":
+        return _SHORT_ESCAPES.get(found[0], found)
+    if kind == "name":
+        return _REFERENCES.get(found) or bytes(match[0])
+    if kind == "fold":
+        return b""
+    if kind == "low":
+        return bytes.fromhex((match["high"] + found).decode()).decode("utf-16-be").encode()
+    number = min(int(found, 10 if kind == "decimal" else 16), sys.maxunicode)
+    return chr(number).encode("utf-8", "surrogatepass")

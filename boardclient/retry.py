@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar, cast
 
@@ -26,7 +27,7 @@ from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception,
 from tenacity.stop import stop_all, stop_any, stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from boardclient._responses import is_throttling, status_of
+from boardclient._responses import add_words, is_throttling, status_of
 from boardclient.errors import ApiError, BoardClientError, Effect, TransportError
 
 __all__ = ["budget", "default", "wait_retry_after", "when_safe", "when_status"]
@@ -256,6 +257,10 @@ class Policy:
             if isinstance(step, tenacity.DoAttempt):
                 _record(state, await attempt())
             elif isinstance(step, tenacity.DoSleep):
+                if math.isnan(step):  # an event loop would wait for ever, since nothing is before or after it
+                    error = _last_error(state)
+                    add_words(error, "it is not repeated: the retry policy's wait returned nan, which is no pause")
+                    raise error
                 if not may_pause(float(step)):
                     return cast("T", cast("Any", state.outcome).result())
                 state.prepare_for_next_attempt()

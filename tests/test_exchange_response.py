@@ -129,7 +129,7 @@ def named(names: str) -> str:
         ({"token": None, "access_token": 5}, named("access_token, token")),
         ({"data": {"token": "t"}, "Success-Code.2": 1, "ok": True}, named("data, ok and 1 not shown")),
         ({"a" * 24: 1, "b" * 25: 1, "": 1, "_x": 1, "ä": 1, "a b": 1}, named("a" * 24 + " and 5 not shown")),
-        ({"error": "invalid_grant", "error_description": "x"}, named("error, error_description")),
+        ({"error": "", "errors": [], "error_description": "x"}, named("error_description, errors and 1 not shown")),
         (b"accessToken=t&Token=t", named("Token, accessToken")),
         (b"dG9rZW4==", named("none and 1 not shown")),
         (b"abcdefgh==", named("none and 1 not shown")),
@@ -160,7 +160,7 @@ def test_no_token(body: object, why: str) -> None:
         (400, b"error=invalid_client", f"400 (invalid_client): {INVALID}"),
         (400, {"error": CANARY}, f"400: {INVALID}"),
         (401, {"error": "unauthorized_client"}, "401 (unauthorized_client)"),
-        (429, {"error": ["invalid_grant"]}, "429"),
+        (429, {"error": ["invalid_grant"]}, "429; the service says: invalid_grant"),
         (503, b"error=temporarily_unavailable&x=y", "503 (temporarily_unavailable)"),
         (302, {"access_token": CANARY}, "302"),
         (199, {"access_token": CANARY}, "199"),
@@ -174,6 +174,41 @@ def test_refusals(status: int, body: object, why: str) -> None:
         raise AssertionError("an answer that is no success is not parsed")
 
     assert why_not(body, status) == why_not(body, status, parse) == f"the token exchange failed with status {why}"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"error": "bad_grant", "error_description": "it has expired"}, " (bad_grant); the service says: it has expired"),
+        (b"error=bad_grant&error_description=it+has+expired", " (bad_grant); the service says: it has expired"),
+        ({"ok": False, "error": "invalid_auth"}, f" (invalid_auth): {INVALID}"),
+        ({"error": "it is bad"}, "; the service says: it is bad"),
+        ({"error": {"message": "it is bad", "code": 190}}, "; the service says: it is bad"),
+        ({"errors": [{"detail": "it is bad"}, 3]}, "; the service says: it is bad"),
+        ({"errors": ["it is bad"]}, "; the service says: it is bad"),
+        ({"error": True, "reason": "it is bad"}, "; the service says: it is bad"),
+        ({"error": {"token": CANARY}, "errors": [CANARY, {"message": ""}]}, f": {INVALID}"),
+        ({"error": CANARY, "message": f"no {CANARY} here"}, "; the service says: no *** here"),
+    ],
+)
+def test_a_refusal_with_status_200(body: object, why: str) -> None:
+    """Services refuse with status 200 too: the error says so in their words, in any shape, as for 400, and shows no secret."""
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        return Token(str(fields["access_token"]))
+
+    for taken in (None, parse):
+        error = read(body, 200, taken)
+        assert isinstance(error, CredentialError)
+        assert why_not(body, 200, taken) == f"the token exchange failed with status 200{why}"
+        assert (error.effect, error.suggested_status) == (Effect.DONE, 400)
+    assert why_not(body, 400) == f"the token exchange failed with status 400{why}"
+
+
+def test_a_token_beside_an_error_counts() -> None:
+    """A response of success that holds a token is one, also where `parse_token` takes it."""
+    body = {"error": "none", "access_token": "t", "own": "o"}
+    assert (read(body), read(body, parse=lambda fields: Token(str(fields["own"])))) == (Token("t"), Token("o"))
 
 
 LETTERS = "CorrectHorseBattery"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -320,3 +321,12 @@ async def test_a_cancelled_attempt_is_no_failure_to_repeat() -> None:
         with pytest.raises(asyncio.CancelledError):
             await Policy(retrying(retry=predicate)).drive("x", attempt, lambda pause: True)
         assert made == [1]
+
+
+async def test_a_wait_that_is_no_number_ends_the_call_with_words() -> None:
+    """A pause of nan would never end. The call raises its last error, which says so; a refused success does as well."""
+    for outcomes, effect in (([failure("connect"), 1], Effect.NOT_SENT), ([1, 2], Effect.DONE)):
+        policy = AsyncRetrying(retry=tenacity.retry_always, wait=lambda state: math.nan, stop=stop_after_attempt(3), reraise=True)
+        error = await call(policy, outcomes)
+        assert isinstance(error, BoardClientError)
+        assert (error.effect, "the retry policy's wait returned nan, which is no pause" in str(error)) == (effect, True)

@@ -121,7 +121,7 @@ class Credentials:
 
     def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
         """Return a copy of the first 64 KiB of headers, with `***` in place of the credentials, in names too."""
-        text = "\n".join([*headers, *headers.values()])
+        text = "\0".join([*headers, *headers.values()])
         if len(text) > BODY_KEPT_BYTES:
             sizes = accumulate(len(name) + len(value) + 2 for name, value in headers.items())
             kept = CIMultiDict(field for field, size in zip(headers.items(), sizes, strict=True) if size <= BODY_KEPT_BYTES)

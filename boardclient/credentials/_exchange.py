@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
@@ -33,8 +33,10 @@ _TOKEN_NAMES: Final = ("access_token", "token")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
 _CLIENT_ERRORS: Final = frozenset({"invalid_client", "invalid_request", "unauthorized_client", "unsupported_grant_type"})
 """The codes of RFC 6749, section 5.2, that the application's configuration causes."""
-_WORDS: Final = ("error_description", "message", "error", "detail", "title")
+_WORDS: Final = ("error_description", "message", "error", "detail", "title", "errmsg", "error_message", "reason")
 """The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
+_ERRORS: Final = ("error", "errors")
+"""The fields that say that a response refuses, whatever its status. They may hold those of `_WORDS`, also in lists."""
 _LONGEST_WORDS: Final = 200
 _LETTERS: Final = "(?:[A-Za-z]?[a-z]{1,19}|[A-Z]{1,19}|[A-Za-z]{1,8})"
 """The letters of a word, such as "Token", "PKCE" or "OAuth". Longer ones with capitals inside may be base64."""
@@ -144,6 +146,8 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
     fields = _fields(response.body)
     if not response.is_success:
         raise _refusal(response, fields or {}, secrets)
+    # Large services refuse with status 200. A token beside an error counts all the same.
+    is_refusal = fields is not None and any(fields.get(name) for name in _ERRORS)
     if fields is None:
         raise _no_token("its response is neither a JSON object nor form-encoded")
     if parse is not None:
@@ -152,12 +156,17 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
                 "parse_token", parse, fields, is_valid=lambda made: isinstance(made, Token), expected="a Token"
             )
         except CredentialError as error:
-            failure = _no_token(f"{error.message}: {_names(fields, secrets)}", error.__cause__)
+            if is_refusal:
+                failure = _refusal(response, fields, secrets)
+            else:
+                failure = _no_token(f"{error.message}: {_names(fields, secrets)}", error.__cause__)
         else:
             return parsed
         raise failure
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
+        if is_refusal:
+            raise _refusal(response, fields, secrets)
         raise _no_token(f"{_names(fields, secrets)}; parse_token can take it from another shape")
     if "\ufffd" in value:  # half of an emoji is read as U+FFFD
         raise _no_token("it holds U+FFFD or half of an emoji")
@@ -190,24 +199,43 @@ def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: froze
     code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) and is_free_of(found.encode(), secrets) else None
     explanation = f" ({code})" if code else ""
     words = _own_words(response, fields, secrets)
-    if response.status == 400 and not words:
+    is_usual = response.status == 400 or response.is_success
+    if is_usual and not words:
         explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
     why = f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
     error = CredentialError(why, status_of(response.status).effect)
     # Only a bad code comes from the user's browser. A 400 that does not say why may be that too.
-    error.suggested_status = 400 if response.status == 400 and code not in _CLIENT_ERRORS else 502
+    error.suggested_status = 400 if is_usual and code not in _CLIENT_ERRORS else 502
     return error
 
 
 def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> str:
     """Return the description of a refusal, without secrets and what may be a token."""
-    texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
+    texts = [text for one in _nested(fields) for name in _WORDS if (text := _text(one, name)) is not None]
     if not texts and response.headers.get("Content-Type", "").startswith("text/plain"):
         texts = [response.body.decode("utf-8", "replace")]
     said = "".join(texts[:1]).encode(errors="replace")
     plain = masked(said, secrets, _LONGEST_WORDS).decode(errors="replace")
     shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]
     return " ".join(shown) if set(shown) - {"***"} else ""
+
+
+def _nested(fields: Mapping[str, JsonValue]) -> Iterator[Mapping[str, JsonValue]]:
+    """Yield the fields, and those that its errors hold."""
+    yield fields
+    for name in _ERRORS:
+        found = fields.get(name)
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, dict):
+                yield one
+            elif isinstance(found, list):
+                yield {"message": one}
+
+
+def _text(fields: Mapping[str, JsonValue], name: str) -> str | None:
+    """Return the text of a field, None if it has none. `error` is a code unless it is several words."""
+    text = fields.get(name)
+    return text if isinstance(text, str) and text and (name != "error" or " " in text) else None
 
 
 def _names(fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> str:
