@@ -22,12 +22,14 @@ def optional(name: str) -> str | None:
     return os.environ.get(name, "").strip() or None
 
 
-def required(name: str) -> str:
-    """Return the stripped value of an environment variable, or raise a ValueError if it is not set or empty."""
-    value = optional(name)
-    if value is None:
-        raise ValueError(f"the environment variable {name} is not set")
-    return value
+def required(*names: str) -> list[str]:
+    """Return the stripped values of environment variables, or raise a ValueError that names all that are not set or empty."""
+    values = [optional(name) for name in names]
+    missing = [name for name, value in zip(names, values, strict=True) if value is None]
+    if missing:
+        are = "variables {} are" if len(missing) > 1 else "variable {} is"
+        raise ValueError(f"the environment {are} not set".format(", ".join(missing)))
+    return [value for value in values if value is not None]
 
 
 @contextmanager

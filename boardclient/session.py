@@ -166,12 +166,14 @@ class AsyncSession:
             options: Those of `AsyncSession`. `base_url` is used in place of that of the environment.
 
         Raises:
-            ValueError: a variable is not set, or a value can't be used.
+            ValueError: variables are not set, or a value can't be used.
         """
+        names = {"BOARDCLIENT_BASE_URL": "base_url" not in options, "BOARDCLIENT_TOKEN": credentials is None}
+        required(*(name for name, is_wanted in names.items() if is_wanted))  # all that are missing in one error
         if credentials is None:
-            credentials = StaticCredentials(required("BOARDCLIENT_TOKEN"), optional("BOARDCLIENT_KEY"))
+            credentials = StaticCredentials(required("BOARDCLIENT_TOKEN")[0], optional("BOARDCLIENT_KEY"))
         if "base_url" not in options:
-            options["base_url"] = required("BOARDCLIENT_BASE_URL")
+            options["base_url"] = required("BOARDCLIENT_BASE_URL")[0]
         return cls(credentials, **options)
 
     @classmethod

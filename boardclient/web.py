@@ -284,23 +284,26 @@ class SignIn:
             options: Those of `SignIn`, in place of those of the environment.
 
         Raises:
-            ValueError: a variable is not set, or a value can't be used.
+            ValueError: variables are not set, or a value can't be used.
         """
-        given: dict[str, Any] = {name: required(f"BOARDCLIENT_{name.upper()}") for name in _VARIABLES if name not in options}
+        names = [*([] if session else ["base_url"]), *(name for name in _VARIABLES if name not in options)]
+        values = required(*(f"BOARDCLIENT_{name.upper()}" for name in names))
+        given: dict[str, Any] = dict(zip(names, values, strict=True))
+        base_url = given.pop("base_url", "")
         given["key"] = optional("BOARDCLIENT_KEY")
         if (path := optional("BOARDCLIENT_TOKENS")) is not None and "store" not in options:
             given["store"] = FileTokenStore(path)
         given.update(options)
         if session is not None:
             return cls(session, **given)
-        own = AsyncSession(NoCredentials(), required("BOARDCLIENT_BASE_URL"))
+        own = AsyncSession(NoCredentials(), base_url)
         try:
             return cls(own, **given)
         except Exception:
             own._discard()
             raise
         finally:
-            del given, options  # the frame stays with an error
+            del given, options, values  # the frame stays with an error
 
     @property
     def session(self) -> AsyncSession:

@@ -84,6 +84,18 @@ def test_a_sign_in_names_the_variable_that_is_missing(
         SignIn.from_env()
 
 
+def test_variables_that_are_missing_are_named_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sets them one after the other gets one error for all."""
+    for name in ("AUTH_URL", "AUTHORIZE_URL", "CLIENT_ID", "CLIENT_SECRET", "REDIRECT_URI", "COOKIE_SECRET", "BASE_URL", "TOKEN"):
+        monkeypatch.delenv(f"BOARDCLIENT_{name}", raising=False)
+    with pytest.raises(ValueError, match="variables BOARDCLIENT_BASE_URL, BOARDCLIENT_TOKEN are not set"):
+        AsyncSession.from_env()
+    monkeypatch.setenv("BOARDCLIENT_CLIENT_ID", "c")
+    names = [f"BOARDCLIENT_{name}" for name in ("BASE_URL", "CLIENT_SECRET", "REDIRECT_URI", "AUTH_URL", "AUTHORIZE_URL")]
+    with pytest.raises(ValueError, match=f"the environment variables {', '.join(names)}, BOARDCLIENT_COOKIE_SECRET are not set"):
+        SignIn.from_env()
+
+
 @pytest.mark.parametrize("is_lent", [False, True])
 def test_a_bad_address_leaves_no_open_session(
     board_service: BoardService, is_lent: bool, monkeypatch: pytest.MonkeyPatch

@@ -360,7 +360,7 @@ def _credentials(job: Job) -> OAuthCredentials | None:
     if job.account is None:
         return None
     names = ("client_id", "client_secret", "redirect_uri", "auth_url")
-    values: dict[str, Any] = {name: required(f"BOARDCLIENT_{name.upper()}") for name in names}
+    values: dict[str, Any] = dict(zip(names, required(*(f"BOARDCLIENT_{name.upper()}" for name in names)), strict=True))
     store = SqlTokenStore(job.ledger)
     return OAuthCredentials(**values, key=optional("BOARDCLIENT_KEY"), store=store, account=job.account)
 
