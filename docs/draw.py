@@ -10,8 +10,9 @@ import re
 import sys
 from pathlib import Path
 
-from conf import DRAWINGS, MERMAID, drawing_of
 from playwright.sync_api import sync_playwright
+
+from conf import DRAWINGS, MERMAID, drawing_of
 
 _SETTINGS = {
     "startOnLoad": False,

@@ -14,10 +14,9 @@ import tempfile
 from io import StringIO
 from pathlib import Path
 
+from boardclient.testing import BoardService
 from rich.console import Console
 from rich.text import Text
-
-from boardclient.testing import BoardService
 
 PICTURE = Path(__file__).with_name("terminal.svg")
 _COLUMNS = 96

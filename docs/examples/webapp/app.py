@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from boardclient import AsyncSession, BoardClientError
+from boardclient.integrations.asgi import IncomingRequest
+from boardclient.integrations.fastapi import FastAPIBoards
+from boardclient.web import SignIn
 from fastapi import Depends, FastAPI, Form, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -26,11 +30,6 @@ from guard import Guard
 from once import Once
 from starlette.exceptions import HTTPException
 from uploads import Upload, end_streams_on_signals, left_uploads, rows_of, stop_uploads
-
-from boardclient import AsyncSession, BoardClientError
-from boardclient.integrations.asgi import IncomingRequest
-from boardclient.integrations.fastapi import FastAPIBoards
-from boardclient.web import SignIn
 
 HERE = Path(__file__).parent
 PAGE_SECONDS = 8.0

@@ -10,9 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-
 from boardclient import BoardClientError, Effect
+from starlette.exceptions import HTTPException
 
 KEPT_SECONDS = 24 * 3600
 WAIT_SECONDS = 10.0
