@@ -1,7 +1,8 @@
-"""What a program finds around it: variables, what the extras of this package install, and local disks for database files."""
+"""What a program finds around it: variables, what the extras of this package install, files, and disks for database files."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ _REMOTE: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "smb3"}
     | {"vboxsf", "virtiofs"}
 )
+_REMEDIES: Final = {
+    errno.EMFILE: "allow more with: ulimit -n 1024",
+    errno.ENFILE: "end other programs on this machine",
+    errno.ENOSPC: "make room on the disk",
+    errno.EFBIG: "allow larger files with: ulimit -f unlimited",
+}
 _MOUNTS: Path = Path("/proc/self/mountinfo")
 
 
@@ -40,6 +47,21 @@ def requires_extra(extra: str, name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         raise ModuleNotFoundError(f"{name} needs {package}: pip install 'boardclient[{extra}]'", name=error.name) from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refused, and what helps where that is known."""
+    why, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
+    return why if remedy is None else f"{why}: {remedy}"
+
+
+def why_no_file_opens() -> str | None:
+    """Return why this process can open no file at all, None if it can. SQLite says the same of any file that it can't open."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return reason_of(error)
+    return None
 
 
 def find_location(path: str | os.PathLike[str]) -> Path:

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 import attrs
 
+from boardclient._environment import reason_of
 from boardclient.credentials import CredentialProvider, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import OAuthCredentials
@@ -39,19 +40,7 @@ _LOCK_SECONDS: Final = 30.0
 _KEYRING_SECONDS: Final = 30.0
 """How long the system's keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
 
-_REMEDIES: Final = {
-    errno.EMFILE: "allow more with: ulimit -n 1024",
-    errno.ENFILE: "end other programs on this machine",
-    errno.ENOSPC: "make room on the disk",
-    errno.EFBIG: "allow larger files with: ulimit -f unlimited",
-}
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
-
-
-def reason_of(error: OSError) -> str:
-    """Return why the system refused, and what helps where that is known."""
-    why, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
-    return why if remedy is None else f"{why}: {remedy}"
 
 
 # --- files

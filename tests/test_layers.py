@@ -26,6 +26,8 @@ _LEVELS = [
 _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _WIRE = {"_wire", "_responses", "_operations", "_transport"}
 """What `testing` shares nothing with, so that a wrong name in it fails a test."""
+_OF_THE_MACHINE = {"_environment", "_profiles"}
+"""What the command line shares with the package below it: what it keeps on the machine, and finds there."""
 _OUTSIDE = {"testing", "_pytest_plugin", "integrations", "cli", "distributed", "__main__"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
@@ -63,7 +65,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
             continue
         if (
             part == "cli"
-            and target != "_profiles"
+            and target not in _OF_THE_MACHINE
             and any(name.startswith("_") and not name.startswith("__") for name in rest.split("."))
         ):
             found.append(f"{module} imports the private {imported}")

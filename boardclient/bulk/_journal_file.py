@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 
 import attrs
 
-from boardclient._environment import find_location
+from boardclient._environment import find_location, why_no_file_opens
 from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C
@@ -128,6 +128,8 @@ def translated(path: Path) -> Iterator[None]:
         is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED
         # The low byte is the primary result code: https://www.sqlite.org/rescode.html.
         advice = _MOVED if is_moved else _ADVICE.get(code & 0xFF, _OTHERWISE)
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN and (why := why_no_file_opens()) is not None:
+            raise JournalError(f"{path} can't be used ({why}): then run again, which resumes it") from error
         raise JournalError(advice.format(path=path, why=error)) from error
 
 

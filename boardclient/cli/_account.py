@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import click
@@ -22,9 +23,9 @@ import boardclient
 from boardclient._profiles import VARIABLES, changed_profiles, folder
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
-from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
+from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
 from boardclient.cli._output import local, note, out, out_json, out_table, show
-from boardclient.cli._profiles import Settings, advice, load
+from boardclient.cli._profiles import Settings, advice, load, proxy_of
 from boardclient.cli._running import Client, reading, runs
 
 commands = Group("account")
@@ -67,7 +68,8 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
         missing = [f"BOARDCLIENT_{name.upper()}" for name in needed if settings.get(name) is None]
         if missing:
             raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
-        async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
+        unused = boardclient.StaticCredentials(token="-")  # noqa: S106 -- the exchange sends none
+        async with settings.session(unused, settings.get("auth_url")) as session:
             token = await _sign_in.sign_in(settings, session)
     async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
         member = await session.members.me()
@@ -223,7 +225,9 @@ async def _checks() -> AsyncIterator[tuple[str, str, str]]:
         credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
     headers: Mapping[str, str] = {}
     tls = ", and its certificate is valid" if settings.base_url.startswith("https") else ""
-    found = [("connection", "ok", f"{settings.base_url} responds{tls}"), ("token", "ok", "accepted")]
+    proxy = urlsplit(proxy_of(settings.base_url, allow_insecure=settings.allow_insecure) or "")
+    through = f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}" if proxy.netloc else ""
+    found = [("connection", "ok", f"{settings.base_url} responds{through}{tls}"), ("token", "ok", "accepted")]
     try:
         async with settings.session(credentials) as session:
             response = await session.with_options(retry=None).request("GET", "/1/members/me")
@@ -232,7 +236,7 @@ async def _checks() -> AsyncIterator[tuple[str, str, str]]:
     except (boardclient.AuthenticationError, boardclient.ConsentRequired) as error:
         headers, found[1] = getattr(error, "headers", headers), ("token", "wrong", f"refused; {advice()}")
     except (boardclient.BoardClientError, ValueError) as error:
-        headers, found = getattr(error, "headers", headers), [("connection", "wrong", str(error))]
+        headers, found = getattr(error, "headers", headers), [("connection", "wrong", f"{in_words(error)}{through}")]
     for finding in found:
         yield finding
     with contextlib.suppress(LookupError, ValueError, TypeError):  # it sends no date, or another form

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from boardclient import __version__
+from boardclient.cli._errors import show_usage
 from boardclient.cli._output import has_color, note, whole
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -40,6 +41,16 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "ledger": ("_journal", "Show or end an import by several workers."),
 }
 """The module of each command, and the line that the help of the program shows for it."""
+
+_SYNONYMS = (
+    {"get", "show", "view", "read", "info"},
+    {"create", "add", "new"},
+    {"delete", "remove", "rm"},
+    {"list", "ls"},
+    {"move", "mv"},
+    {"import", "load", "upload"},
+    {"export", "dump", "download"},
+)
 
 
 class _Fields(click.ParamType[tuple[str, ...]]):
@@ -91,6 +102,34 @@ class Group(click.Group):
         """List the commands in their order."""
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say of an option that belongs to the command after it that it follows the command."""
+        given, group, path = [*args], self, ctx.command_path
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            for name in given:
+                found = group.commands.get(name)
+                if found is None:
+                    continue
+                found, path = found.load() if isinstance(found, _Late) else found, f"{path} {name}"
+                if any(error.option_name in param.opts for param in found.params):
+                    ctx.fail(f"{error.option_name} follows the command: {path} … {error.option_name}")
+                if not isinstance(found, Group):
+                    break
+                group = found
+            raise
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command. One of another program's words for it suggests ours."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            alike = [name for words in _SYNONYMS if args[0] in words for name in self.commands if name in words]
+            if alike and not error.possibilities:
+                ctx.fail(f"no such command {args[0]!r}; did you mean {' or '.join(map(repr, alike))}?")
+            raise
+
 
 class _Late(click.Command):
     """Stands for a command whose module is not imported yet."""
@@ -99,10 +138,14 @@ class _Late(click.Command):
         super().__init__(name, short_help=text)
         self._module = module
 
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """Import the command, and let it parse its arguments."""
+    def load(self) -> click.Command:
+        """Import the command."""
         command: click.Command = importlib.import_module(f"boardclient.cli.{self._module}").commands.commands[self.name]
-        return command.make_context(*args, **options)
+        return command
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Let the command parse its arguments."""
+        return self.load().make_context(*args, **options)
 
 
 def json_option(*fields: str) -> Callable[[_F], _F]:
@@ -131,12 +174,18 @@ class WholeNumber(click.IntRange):
 
 def _zone(value: str) -> tzinfo:
     """Return a time zone of the IANA database."""
-    from zoneinfo import ZoneInfo
+    from datetime import UTC
+    from zoneinfo import ZoneInfo, available_timezones
 
+    if value.upper() == "UTC":
+        return UTC  # which needs no data
     try:
         return ZoneInfo(value)
     except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
-        raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC") from None
+        pass
+    if not available_timezones():
+        raise click.BadParameter("this machine has no time zone data but UTC: pip install tzdata")
+    raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC")
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -255,8 +304,25 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
         elif name != "stdin" and isinstance(stream, TextIOWrapper):
             setattr(sys, name, whole(stream))
+    code: Any = 1
     try:
-        app.main(argv, prog_name="boardclient", color=has_color())
-    except OSError as error:  # such as a full disk; a pipe that its reader has closed is click's affair
-        note(f"boardclient: error: {error.strerror or error}")
-        sys.exit(1)
+        code = app.main(argv, prog_name="boardclient", color=has_color(), standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = error.exit_code
+    except click.UsageError as error:
+        show_usage(error)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:  # an interrupt while nothing ran that could be cancelled
+        note("boardclient: ended by SIGINT")
+        code = 130
+    except BrokenPipeError:  # its reader has what it wants, such as `head`
+        pass
+    except OSError as error:  # such as a full disk
+        from boardclient._environment import reason_of
+
+        note(f"boardclient: error: {reason_of(error)}")
+    sys.exit(code)

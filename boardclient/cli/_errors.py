@@ -8,6 +8,24 @@ import click
 
 from boardclient.cli._output import note
 
+_WORDS = {
+    "allow_insecure=True": "--allow-insecure (before the command)",
+    "base_url": "the service's address (BOARDCLIENT_BASE_URL, --base-url)",
+    "auth_url": "the address of the token exchange (BOARDCLIENT_AUTH_URL, --auth-url)",
+    "give ssl= a context that trusts its issuer": "set SSL_CERT_FILE to a file with the certificate of its issuer",
+    "check proxy= or the proxy of the environment": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    "proxy must be": "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be",
+}
+"""What the package's messages call its parameters, in the words of the command line."""
+
+
+def in_words(error: Exception) -> str:
+    """Return an error's message in the words of the command line."""
+    text = str(error) or type(error).__name__
+    for name, words in _WORDS.items():
+        text = text.replace(name, words)
+    return text
+
 
 class CommandError(click.ClickException):
     """A command ends with `exit_code`. `lines` are printed before the message, one for each detail."""
@@ -20,6 +38,14 @@ class CommandError(click.ClickException):
         """Print the lines and the message on standard error."""
         for text in [*self.lines, f"error: {self}"]:
             note(f"boardclient: {text}")
+
+
+def show_usage(error: click.UsageError) -> None:
+    """Print what click says of a call in the form of the other errors."""
+    text = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
+    if error.ctx is not None:
+        note(f"boardclient: {' '.join(error.ctx.get_usage().split()).replace('Usage:', 'usage:')}; --help says more")
+    note(f"boardclient: error: {text[:1].lower()}{text[1:]}")
 
 
 class UsageError(CommandError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Mapping
 from datetime import tzinfo
 from pathlib import Path
@@ -19,7 +20,7 @@ from boardclient.cli._app import Group, board_argument, timezone_option
 from boardclient.cli._errors import CommandError
 from boardclient.cli._layout import COLUMNS, Layout, Problem
 from boardclient.cli._names import Names, of_lists
-from boardclient.cli._output import local, note, plural
+from boardclient.cli._output import local, note, out, plural
 from boardclient.cli._profiles import write_file
 from boardclient.cli._running import Client, runs
 
@@ -88,6 +89,9 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
     data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
     if output is not None:
         write_file(output, data)
+    elif sys.stdout.isatty():  # which a name could steer
+        for line in data.decode().replace("\r\n", "\n").rstrip("\n").split("\n"):
+            out(line)
     else:
         click.echo(data, nl=False)
     for stray in strays:

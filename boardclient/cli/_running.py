@@ -17,7 +17,7 @@ import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
 from boardclient.cli._app import json_option
-from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError
+from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import note, show
 from boardclient.cli._profiles import Settings
@@ -98,18 +98,15 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
     received: list[int] = []
     code, text = 0, ""
     try:
-        asyncio.run(_supervised(work, stopping, received))
+        with asyncio.Runner() as runner:
+            runner.run(_supervised(work, stopping, received))
     except asyncio.CancelledError:
         if not received:
             raise
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-        code, text = 4, f"error: {error}"
-    except (boardclient.JournalError, ModuleNotFoundError) as error:  # an extra is not installed
-        code, text = 2, f"error: {error}"
-    except ValueError as error:
-        # The package's message names its parameter, which is an option here.
-        text = f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")
-        code, text = 2, text.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")
+        code, text = 4, f"error: {in_words(error)}"
+    except (boardclient.JournalError, ModuleNotFoundError, ValueError) as error:  # ModuleNotFoundError: an extra is missing
+        code, text = 2, f"error: {in_words(error)}"
     except BoardClientError as error:
         code, text = 1, f"error: {_in_words(error, writes=writes)}"
     if received and not code:
@@ -123,7 +120,7 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
 async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping, received: list[int]) -> None:
     """Do the work, and note the signals that come meanwhile. After a cancellation they have their usual effect."""
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 -- asyncio.run makes a task
+    assert task is not None  # noqa: S101 -- asyncio.Runner makes a task
 
     def receive(signal_number: int) -> None:
         received.append(signal_number)
@@ -145,7 +142,7 @@ async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping, r
 
 
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
-    text = str(error) or type(error).__name__
+    text = in_words(error)
     if writes and error.effect is Effect.UNKNOWN and error.repeatable:
         return f"{text}; the service may have done it: run the command again to be sure"
     if writes and error.effect is Effect.DONE:

@@ -24,9 +24,11 @@ from aiohttp import web
 import boardclient
 from boardclient.cli._errors import CommandError, UsageError
 from boardclient.cli._output import note
-from boardclient.cli._profiles import Settings
+from boardclient.cli._profiles import LOOPBACK, Settings
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SECONDS = 600.0
+_ALONE_SECONDS = 15.0
+_WAYS = ("no browser that could be opened", "no input to paste a code into")
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
 
 
@@ -44,14 +46,21 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
         client = settings.oauth(redirect_uri=redirect_uri)
         address = client.consent_address(settings.get("authorize_url") or "", answer.state, code_verifier=verifier)
         note(f"Sign in at: {address}")
-        is_local = urlsplit(redirect_uri).hostname in _LOOPBACK
+        is_local = urlsplit(redirect_uri).hostname in LOOPBACK
         paste = "The browser comes back by itself. If it can't, paste" if is_local else "Paste"
         note(f"{paste} the code, or the address at which it has ended, here.")
+        answer.end_after(_SECONDS)
         # Not in a thread that the loop waits for: a browser in the terminal runs until the user ends it.
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        threading.Thread(target=_open_browser, args=(address, answer), daemon=True).start()
         with _reading_pasted(answer):
             code = await answer.code
     return await client.request_token(code, session, code_verifier=verifier)
+
+
+def _open_browser(address: str, answer: _Answer) -> None:
+    if not webbrowser.open(address):
+        with contextlib.suppress(RuntimeError):  # the loop has ended: the user has come back meanwhile
+            answer.code.get_loop().call_soon_threadsafe(answer.lack, _WAYS[0])
 
 
 @attrs.define(eq=False)
@@ -60,6 +69,19 @@ class _Answer:
 
     state: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), repr=False)
     code: asyncio.Future[str] = attrs.field(factory=lambda: asyncio.get_running_loop().create_future(), repr=False)
+    _lacks: set[str] = attrs.field(factory=set)
+
+    def end_after(self, seconds: float) -> None:
+        """Give up after so many seconds."""
+        error = CommandError(f"not signed in: nobody came back within {seconds:.0f} s; or use: boardclient login --with-token")
+        self.code.get_loop().call_later(seconds, self._settle, error)
+
+    def lack(self, what: str) -> None:
+        """Note what this machine lacks for the sign-in. Without a browser and an input, few users can answer."""
+        self._lacks.add(what)
+        if len(self._lacks) == len(_WAYS) and not self.code.done():
+            note(f"There is {' and '.join(_WAYS)} here: this ends in {_ALONE_SECONDS:.0f} s unless the address above is opened.")
+            self.end_after(_ALONE_SECONDS)
 
     def redirect(self, query: str) -> str:
         """Take the query of a redirect. Return what to tell the user."""
@@ -92,7 +114,7 @@ class _Answer:
 async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator[str]:
     """Wait for the browser at the redirect address, by default at any free port. If it is of another host, only say it."""
     wanted = urlsplit(redirect_uri or "http://127.0.0.1:0/callback")
-    if wanted.hostname not in _LOOPBACK or wanted.scheme != "http":
+    if wanted.hostname not in LOOPBACK or wanted.scheme != "http":
         yield redirect_uri or ""
         return
 
@@ -100,7 +122,7 @@ async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator
         return web.Response(text=_PAGE.format(html.escape(answer.redirect(request.query_string))), content_type="text/html")
 
     pages = web.Application()
-    pages.router.add_get(wanted.path or "/", come_back)
+    pages.router.add_get(wanted.path or "/", come_back, allow_head=False)  # a scanner's HEAD is no user who comes back
     runner = web.AppRunner(pages, access_log=None)  # the address holds the code
     await runner.setup()
     try:
@@ -124,12 +146,15 @@ def _reading_pasted(answer: _Answer) -> Iterator[None]:
         text = os.read(descriptor, 65536).decode(errors="replace")
         if not text:
             loop.remove_reader(descriptor)
+            answer.lack(_WAYS[1])
         for line in filter(None, map(str.strip, text.splitlines())):
             answer.paste(line)
 
     with contextlib.ExitStack() as opened:
-        with contextlib.suppress(AttributeError, OSError, NotImplementedError):  # no standard input, or one without waiting
+        try:
             descriptor = sys.stdin.fileno()
             loop.add_reader(descriptor, read)
             opened.callback(loop.remove_reader, descriptor)
+        except (AttributeError, OSError, NotImplementedError):  # no standard input, or one without waiting
+            answer.lack(_WAYS[1])
         yield

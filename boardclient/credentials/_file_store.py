@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from boardclient._environment import why_no_file_opens
 from boardclient._redaction import raises_without_frames
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, unchanged
 from boardclient.errors import CredentialError
@@ -102,7 +103,7 @@ class FileTokenStore(AccountStore):
                 return self._step(account, change)
         except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # OverflowError: an integer beyond 64 bits
             cause = error
-        why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, str(cause))
+        why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF) or why_no_file_opens() or str(cause)
         raise CredentialError(f"the token store {self._path} can't be used: {why}") from cause
 
     def _step(self, account: str, change: Change[T]) -> T:

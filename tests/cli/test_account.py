@@ -187,6 +187,56 @@ def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser,
         assert oauth_cli("login").code == 0
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_sign_in_to_which_nobody_comes_back_ends_with_words(oauth_cli, monkeypatch, is_alone: bool) -> None:
+    """Soon if there is neither a browser nor an input, as in a job of a server."""
+    monkeypatch.setattr("boardclient.cli._sign_in._SECONDS", 60.0 if is_alone else 0.0)
+    monkeypatch.setattr("boardclient.cli._sign_in._ALONE_SECONDS", 0.0)
+    monkeypatch.setattr("webbrowser.open", lambda address: not is_alone)
+    with open(os.devnull) as nowhere:
+        monkeypatch.setattr(sys, "stdin", nowhere)
+        code, out, err = oauth_cli("login")
+    assert (code, out) == (1, "")
+    assert err.endswith("error: not signed in: nobody came back within 0 s; or use: boardclient login --with-token\n")
+    assert ("There is no browser that could be opened and no input" in err) == is_alone
+
+
+def test_a_browser_that_can_t_be_opened_is_no_matter_once_the_user_is_back(oauth_cli, browser, monkeypatch) -> None:
+    """A browser of the terminal returns when its user ends it, which may be after the sign-in."""
+    ended, signed_in = threading.Event(), threading.Event()
+
+    def open_in_terminal(address: str) -> bool:
+        browser(address)
+        signed_in.wait(60)
+        threading.current_thread().ended = ended
+        return False
+
+    monkeypatch.setattr("webbrowser.open", open_in_terminal)
+    assert oauth_cli("login").code == 0
+    thread = next(one for one in threading.enumerate() if one._target is not None and "open_browser" in one._target.__name__)
+    signed_in.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_head_of_the_redirect_address_signs_nobody_in(oauth_cli, browser, board_service, monkeypatch) -> None:
+    """Scanners of links send one before the browser comes back."""
+    statuses = list[int]()
+
+    def look_first(address: str) -> None:
+        redirect_uri, state = (parse_qs(urlsplit(address).query)[name][0] for name in ("redirect_uri", "state"))
+        head = urllib.request.Request(f"{redirect_uri}?{urlencode({'code': 'c', 'state': state})}", method="HEAD")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(head)
+        statuses.append(caught.value.code)
+        caught.value.close()
+        browser(address)
+
+    monkeypatch.setattr("webbrowser.open", look_first)
+    assert oauth_cli("login").code == 0
+    assert statuses == [405]
+
+
 def test_the_status_names_the_environment_where_the_token_is_there(cli) -> None:
     assert record(cli("auth", "status").out)["kept_in"] == "the environment"
 
@@ -496,7 +546,7 @@ def test_doctor_finds_nothing_wrong(cli) -> None:
         ({"BASE_URL": ""}, 1, "configuration", "set BOARDCLIENT_BASE_URL"),
         ({"BASE_URL": "http://127.0.0.1:1"}, 1, "connection", "no connection"),
         ({"BASE_URL": "https://127.0.0.1:1"}, 1, "connection", "no connection"),
-        ({"BASE_URL": "http://board.example"}, 1, "connection", "allow_insecure"),
+        ({"BASE_URL": "http://board.example"}, 1, "connection", "or --allow-insecure (before the command)"),
         ({"TOKEN": ""}, 4, "credentials", "not signed in"),
         ({"TOKEN": "wrong"}, 4, "token", "refused; the credentials are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN"),
     ],

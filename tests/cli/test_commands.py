@@ -334,7 +334,7 @@ def test_an_empty_name_is_refused(cli, command: list[str]) -> None:
     """A variable of the shell may not be set. An import refuses such a row, too."""
     code, out, err = cli(*command, " ")
     assert (code, out) == (2, "")
-    assert "Invalid value for 'NAME': it is empty" in err
+    assert "invalid value for 'NAME': it is empty" in err
 
 
 def test_a_table_is_no_wider_than_its_longest_line(cli, board_service: BoardService, monkeypatch) -> None:

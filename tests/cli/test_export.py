@@ -186,3 +186,17 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_remains_a_link(cli, board, tm
 def test_a_pipe_or_device_is_written_to_directly(cli, board) -> None:
     assert cli("export", board.board, "--output", os.devnull).code == 0
     assert Path(os.devnull).is_char_device()
+
+
+def test_an_export_on_a_terminal_steers_it_no_more_than_other_commands(cli, board_service, board, monkeypatch) -> None:
+    """A name may hold what writes the clipboard. Into a pipe or a file it is written as it is."""
+    name = "\x1b]52;c;aGk=\x07\x1b[2J\u202e\r\nnext"
+    cli("card", "create", "A", "--list", board.todo)
+    next(iter(board_service.rules.cards.values())).name = name
+    assert name in cli("export", board.board).out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code, out, _ = cli("export", board.board)
+    assert code == 0
+    assert out.startswith("name,desc,due,pos,list,reference\n")
+    assert "\\x1b]52;c;aGk=\\x07\\x1b[2J\\u202e" in out
+    assert out.replace("\n", "").isprintable()

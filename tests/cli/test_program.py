@@ -126,7 +126,10 @@ def test_a_disk_that_fills_up_ends_a_command_with_words(large_board, tmp_path: P
 
     command = [part.format(**large_board) for part in argv]
     with (tmp_path / "out").open("wb") as out, start(command, stdout=out, preexec_fn=limit) as process:
-        assert (process.wait(), process.stderr.read()) == (1, "boardclient: error: can't write the output: File too large\n")
+        assert (process.wait(), process.stderr.read()) == (
+            1,
+            "boardclient: error: can't write the output: File too large: allow larger files with: ulimit -f unlimited\n",
+        )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -136,7 +139,7 @@ def test_a_full_disk_is_reported_on_one_line() -> None:
             [sys.executable, "-m", "boardclient", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
+    assert done.stderr == "boardclient: error: can't write the output: No space left on device: make room on the disk\n"
 
 
 def test_a_closed_pipe_ends_a_program_silently() -> None:
@@ -260,10 +263,21 @@ def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: 
             ["whoami", "--timeout", "9"],
             "--timeout belongs before the command: boardclient --timeout …",
         ),
-        (["card", "creat"], "Did you mean 'create'?"),
-        (["whoami", "--nothing"], "No such option '--nothing'.\n"),
-        (["--timeout", "soon", "whoami"], "'soon' is not a valid number."),
-        (["import", "c.csv", "--board", "b", "--concurrency", "many"], "'many' is not a valid whole number."),
+        (["card", "creat"], "; did you mean 'create'?\n"),
+        (["--json", "board", "show"], "--json follows the command: boardclient board show … --json\n"),
+        (["board", "--json=id", "show", "b"], "--json follows the command: boardclient board show … --json\n"),
+        (["--json"], "no such option '--json'; did you mean '--version'?\n"),
+        (["--nothing", "whoami"], "no such option '--nothing'\n"),
+        (["--board", "b", "card"], "no such option '--board'\n"),
+        (["card", "show"], "no such command 'show'; did you mean 'get'?\n"),
+        (["card", "rm"], "did you mean 'delete'?\n"),
+        (["board", "ls"], "did you mean 'list'?\n"),
+        (["card", "fly"], "no such command 'fly'\n"),
+        (["board", "create"], "usage: boardclient board create [OPTIONS] NAME; --help says more\n"),
+        (["board", "create"], "boardclient: error: missing argument 'NAME'\n"),
+        (["whoami", "--nothing"], "error: no such option '--nothing'\n"),
+        (["--timeout", "soon", "whoami"], "'soon' is not a valid number\n"),
+        (["import", "c.csv", "--board", "b", "--concurrency", "many"], "'many' is not a valid whole number\n"),
         (
             ["--base-url", "board.example", "whoami"],
             "the service's address (BOARDCLIENT_BASE_URL, --base-url) must be an absolute http or https URL, such as https://",
@@ -276,3 +290,36 @@ def test_usage_errors_say_what_to_write(bare_cli, monkeypatch, argv, words) -> N
     code, out, err = bare_cli(*argv)
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_a_group_without_a_command_shows_its_help(bare_cli) -> None:
+    code, out, err = bare_cli("card")
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: boardclient card [OPTIONS] COMMAND [ARGS]...\n")
+
+
+def test_an_interrupt_while_nothing_runs_ends_a_command_with_a_line(bare_cli, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("boardclient.cli._running.run", interrupted)
+    code, out, err = bare_cli("whoami")
+    assert (code, out) == (130, "")
+    assert err.endswith("boardclient: ended by SIGINT\n")
+
+
+def test_a_time_zone_needs_data_unless_it_is_utc(cli, board, monkeypatch) -> None:
+    """A small container has none."""
+    import zoneinfo
+
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.ZoneInfo.clear_cache()
+    zoneinfo.reset_tzpath(to=())
+    try:
+        for zone in ("UTC", "utc"):
+            assert cli("board", "show", board.board, "--timezone", zone).code == 0
+        code, _, err = cli("board", "show", board.board, "--timezone", "Europe/Berlin")
+    finally:
+        zoneinfo.reset_tzpath()
+    assert code == 2
+    assert "this machine has no time zone data but UTC: pip install tzdata" in err
