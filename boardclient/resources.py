@@ -168,6 +168,7 @@ class Cards(_Resource):
         board_id: str | None = None,
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
+        probe: bool = False,
         extra_query: Parameters | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, JsonValue] | None = None,
@@ -177,8 +178,8 @@ class Cards(_Resource):
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
         card that is found is returned, and otherwise the error names the cards that may be it. That a card alone is absent can't
-        be proven. The timeout holds for each request, not for `settle`. The effect of an error is what became of the card, also
-        if the board could not be read. No call waits until a user signs in.
+        be proven without `probe`. The timeout holds for each request, not for `settle`. The effect of an error is what became of
+        the card, also if the board could not be read. No call waits until a user signs in.
 
         Args:
             name: The name of the card.
@@ -192,6 +193,8 @@ class Cards(_Resource):
                 (default): "reconcile" with a `board_id`, otherwise "report".
             settle: How many seconds the service may take to carry out a request and list its card. None (default): twice the
                 timeout, at least 10, or 60 without a timeout.
+            probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
+                again. It is deleted afterwards.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
@@ -200,13 +203,13 @@ class Cards(_Resource):
         """
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
         draft = CardDraft(name, list_id, desc, due, pos)
-        if board_id is None and unknown is None and settle is None:
+        if board_id is None and unknown is None and settle is None and probe is False:
             request = operations.ADD_CARD.request(draft=draft, desc=desc)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
             return await self._pipeline.call(request)
         if is_extended:
-            raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
+            raise ValueError("board_id, unknown, settle and probe can't be used with extra_query, extra_headers and extra_body")
         from boardclient.bulk._options import make_options
 
         options = make_options(
@@ -218,6 +221,7 @@ class Cards(_Resource):
             unknown=unknown,
             marker=None,
             settle=settle,
+            probe=probe,
             waits_for_consent=False,
         )
         async with AsyncExitStack() as stack:
@@ -327,6 +331,7 @@ class Cards(_Resource):
         unknown: Literal["reconcile", "report", "resend"] | None = None,
         marker: bool | Callable[[CardDraft], str] | None = None,
         settle: float | None = None,
+        probe: bool = False,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
         """Return a bulk run that creates many cards (interface 4.3).
@@ -349,6 +354,9 @@ class Cards(_Resource):
                 draft and returns the code, which others may know: it proves together with the card's name.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
+            probe: Whether to prove by a temporary card, at the end of a list, that lost rows are absent which no card of the run
+                can prove absent. It is in the journal before it is sent, and deleted at the end; `report.probes` has it if that
+                was not possible.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 
@@ -366,6 +374,7 @@ class Cards(_Resource):
             unknown=unknown,
             marker=marker,
             settle=settle,
+            probe=probe,
         )
         return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
 

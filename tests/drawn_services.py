@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/drawn_services.py --count 1000 [--seed 0]
 
-prints what became of the rows of so many services, by content and with markers.
+prints what became of the rows of so many services, by content and with markers, without and with probes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import html
+import itertools
 import json
 import random
 import re
@@ -222,11 +223,19 @@ class Outcome:
     """Runs in which all is well, and whose audit says that something is wrong."""
     disagreeing: int = 0
     """Runs whose audit names other cards than the errors of the rows."""
+    failed: int = 0
+    """Rows that were sent five times and were proven absent each time."""
+    probes: int = 0
+    """Temporary cards that were created."""
+    stay: int = 0
+    """Those of them that are on the board at the end, and that the last run names."""
+    forgotten: int = 0
+    """Those that no run names, though they can be recognised."""
 
     @property
     def is_good(self) -> bool:
         """Whether every promise was kept."""
-        return not (self.second or self.lost or self.untrue or self.silent or self.accused or self.disagreeing)
+        return not (self.second or self.lost or self.untrue or self.silent or self.accused or self.disagreeing or self.forgotten)
 
     def add(self, other: Outcome) -> None:
         """Add the counts of another one."""
@@ -237,11 +246,12 @@ class Outcome:
 class DrawnWorld:
     """A drawn service with its people, and the runs of one input until the last one ended by itself."""
 
-    def __init__(self, seed: int, *, marker: bool | None, kind: ServiceKind | None = None) -> None:
+    def __init__(self, seed: int, *, marker: bool | None, kind: ServiceKind | None = None, probe: bool = False) -> None:
         self.chance = chance = random.Random(seed)
         drawn = ServiceKind.draw(chance, is_capped=chance.random() < 0.15)
         self.kind = drawn if kind is None else kind
         self.marker = marker
+        self.probe = probe
         self.loss = chance.choice([0.05, 0.2, 0.5])
         self.meddling = chance.choice([0.0, 0.0, 0.3])
         self.strangers = chance.choice([0.0, 0.0, 0.1])
@@ -252,6 +262,8 @@ class DrawnWorld:
         """The cards that a row made and people have deleted."""
         self.free: list[str] = []
         """The identifiers of deleted cards, which the service gives again."""
+        self.probes: dict[str, bool] = {}
+        """The temporary cards of runs, and whether the response came."""
         self.known: list[str] = []
         """The cards that people may delete: those of others, and those that were reported."""
         self.more = more = random.Random(f"deletions {seed}")  # so that the other services stay what they were
@@ -277,8 +289,12 @@ class DrawnWorld:
         record = self.service.rules.cards[answer.body["id"]]
         if self.free:
             record.id = answer.body["id"] = self.give_again(record)
+        is_probe = "temporary card" in record.name
+        if is_probe:
+            self.probes[record.id] = not is_lost
         desc = re.sub(r"\[bc\w{16}\]", "", record.desc).strip() if self.marker else record.desc
-        self.made[record.id] = self.key(record.name, record.list_id, desc, record.due)
+        if not is_probe:
+            self.made[record.id] = self.key(record.name, record.list_id, desc, record.due)
         if self.kind.only is not None and self.lists.index(record.list_id) == self.kind.only:
             record.name = TEXTS[self.kind.name](record.name) or "-"
             record.desc = TEXTS[self.kind.desc](record.desc) or ""
@@ -360,6 +376,7 @@ class DrawnWorld:
             board_id=board_id,
             settle=0.0,
             marker=self.marker,
+            probe=self.probe,
             journal=journal if self.deaths or self.chance.random() < 0.5 else None,
         ) as run:
             ends_after = self.chance.randrange(1 + len(drafts)) if dies else len(drafts) + 1
@@ -390,7 +407,9 @@ class DrawnWorld:
         found.untrue = sum(
             result.card is not None and (result.card.id, keys[index]) not in made for index, result in results.items()
         )
-        assert all(result.state in {"created", "already", "unknown"} for result in results.values())
+        found.failed = sum(result.state == "failed" for result in results.values())
+        assert all(self.probe and "sent 5 times" in str(result.error) for result in results.values() if result.state == "failed")
+        self.count_probes(found, report)
         assert len(results) == len(drafts)
         audit = report.audit
         says_well = not found.unknown and (audit is None or audit.is_sound)
@@ -398,7 +417,7 @@ class DrawnWorld:
         if audit is not None and self.kind.cap is None:
             is_wrong = bool(audit.lost or audit.reused or audit.duplicated)
             equal = {key[0] for key in wanted if isinstance(key, tuple)}
-            others = [card for card in self.service.rules.cards.values() if card.id not in self.made]
+            others = [card for card in self.service.rules.cards.values() if card.id not in self.made.keys() | self.probes]
             is_right = found.second or self.gone or any(card.name in equal for card in others)
             found.accused = int(is_wrong and not is_right)
         if audit is not None:
@@ -410,11 +429,24 @@ class DrawnWorld:
             found.disagreeing = int(not (named & unexpected <= resembling and (len(resembling) > 5 or resembling <= named)))
         return found
 
+    def count_probes(self, found: Outcome, report: BulkReport) -> None:
+        """Compare the temporary cards that are on the board with those that the last run names."""
+        there, named = self.probes.keys() & self.service.rules.cards, {card.id for card in report.probes}
+        found.probes, found.stay = len(self.probes), len(there & named)
+        found.forgotten = len([card_id for card_id in there - named if self.is_recognisable(card_id)])
 
-async def draw(seed: int, *, marker: bool | None, kind: ServiceKind | None = None) -> Outcome:
+    def is_recognisable(self, card_id: str) -> bool:
+        """Return False for a temporary card whose response was lost and whose marker is not listed."""
+        card = self.service.rules.cards[card_id]
+        shown = self.kind.show({"name": card.name, "desc": card.desc})
+        is_listed = self.kind.cap is None
+        return self.probes[card_id] or (is_listed and bool(re.search(r"\bbc[b-t]{16}\b", json.dumps([*shown.values()]))))
+
+
+async def draw(seed: int, *, marker: bool | None, kind: ServiceKind | None = None, probe: bool = False) -> Outcome:
     """Draw a service, run an input there, and say what became of it."""
     with tempfile.TemporaryDirectory() as folder:
-        return await DrawnWorld(seed, marker=marker, kind=kind).run(Path(folder))
+        return await DrawnWorld(seed, marker=marker, kind=kind, probe=probe).run(Path(folder))
 
 
 def main() -> None:
@@ -423,14 +455,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for marker in (None, True):
+    for marker, probe in itertools.product((None, True), (False, True)):
         total = Outcome()
         for seed in range(options.seed, options.seed + options.count):
-            outcome = asyncio.run(draw(seed, marker=marker))
+            outcome = asyncio.run(draw(seed, marker=marker, probe=probe))
             if not outcome.is_good:
-                print(json.dumps({"seed": seed, "marker": marker, **attrs.asdict(outcome)}), flush=True)  # noqa: T201 -- a script
+                print(json.dumps({"seed": seed, "marker": marker, "probe": probe, **attrs.asdict(outcome)}), flush=True)  # noqa: T201 -- a script
             total.add(outcome)
-        print(json.dumps({"services": options.count, "marker": marker, **attrs.asdict(total)}), flush=True)  # noqa: T201 -- a script
+        print(json.dumps({"services": options.count, "marker": marker, "probe": probe, **attrs.asdict(total)}), flush=True)  # noqa: T201 -- a script
 
 
 if __name__ == "__main__":

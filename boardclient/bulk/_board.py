@@ -19,7 +19,7 @@ from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._proof import Listing, Missing, appearance
 from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
-from boardclient.errors import BoardClientError, NotFoundError
+from boardclient.errors import BoardClientError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ class RunBoard:
         """Those whose cards are listed."""
         self.created_at = -math.inf
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
+        self.probes = IdSet()
+        """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
         self._appearances, self._new_appearances = IdSet(), array("q")
         """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
         self._sent = array("q")
@@ -143,10 +145,12 @@ class RunBoard:
         self.lists = frozenset(item.id for item in lists)
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
-    async def listing(self, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
+    async def listing(
+        self, samples: Container[str], is_recycled: Callable[[Card], bool] | None, probes: Iterable[str] = ()
+    ) -> Listing:
         """Read the cards. If some of this run are missing that may be too new to be listed, wait and read them again.
 
-        The arguments are those of `Listing`.
+        The arguments are those of `Listing`; `probes` are those that are on the board.
 
         Raises:
             BoardClientError: the board could not be read.
@@ -154,7 +158,11 @@ class RunBoard:
         confirmed = await self._ledger.confirmed()
         listing = await self._listed(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
-        if listing.missing and wait > 0 and await self._ledger.count_earlier(listing.lacks) < listing.missing:
+        is_late = wait > 0 and (
+            not all(map(listing.shows, probes))
+            or (listing.missing and await self._ledger.count_earlier(listing.lacks) < listing.missing)
+        )
+        if is_late:
             self._on_wait(wait)
             await asyncio.sleep(wait)
             self._on_wait(None)
@@ -163,7 +171,7 @@ class RunBoard:
 
     async def _listed(self, confirmed: IdSet, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
         async def take(slices: Iterator[list[Card]]) -> Listing:
-            listing = Listing(self._baseline, confirmed, samples, is_recycled)
+            listing = Listing(self._baseline, confirmed, samples, is_recycled, self.probes)
             for cards in slices:
                 self._ledger.note_shown(cards)
                 for card in cards:
@@ -187,7 +195,10 @@ class RunBoard:
             try:
                 value = await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
-                if isinstance(error, NotFoundError) and request.operation is operations.READ_CARD:
+                is_refused = error.effect is Effect.REJECTED and not is_throttling(error)
+                if (isinstance(error, NotFoundError) and request.operation is operations.READ_CARD) or (
+                    is_refused and request.operation is operations.DELETE_CARD
+                ):
                     raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
                 # For others the hold makes it wait.
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
@@ -202,6 +213,24 @@ class RunBoard:
             finally:
                 self._hold.release()
             await asyncio.sleep(pause)
+
+    async def _read_once(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
+        return await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
+
+    async def remove(self, card_id: str, is_as_sent: Callable[[Card], bool], *, is_patient: bool) -> str | None:
+        """Delete a card, unless it was changed. Return why it stays, or None if it does not exist any more."""
+        call = self._read if is_patient else self._read_once
+        try:
+            try:
+                if not is_as_sent(await call(operations.READ_CARD.request(card_id), _itself)):
+                    return "it was changed"
+                await call(operations.DELETE_CARD.request(card_id), _itself)
+            except NotFoundError:
+                if not is_patient or await self._is_one_there([card_id]):
+                    return "the service does not find it"
+        except BoardClientError as error:
+            return error.message
+        return None
 
     async def look_for_missing(self, listing: Listing, known: Iterable[str]) -> Missing:
         """Read confirmed cards that a listing lacks, until one shows that the listing is incomplete.

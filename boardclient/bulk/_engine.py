@@ -12,7 +12,7 @@ import copy
 import math
 from bisect import insort_left
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from itertools import chain
@@ -28,6 +28,7 @@ from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
+from boardclient.bulk._probes import MOST_PROBES, Probes
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
@@ -52,6 +53,8 @@ _LINE: Final = "POST /1/cards"
 _NOT_PROVEN: Final = "the board does not list it, and no longer listing has proven that the board lists every card"
 _NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
 _put_off_at: Final = attrgetter("put_off_at")
+_LIFE_OF_PROBES: Final = LIVES["report"]
+"""A probe is sent once. If its effect is unknown, the next listing shows it or not, and another one may be sent."""
 
 
 class Engine:
@@ -73,7 +76,8 @@ class Engine:
         self._hold = Hold(pipeline.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
         self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
         self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
-        self._reconciler = Reconciler(self._board, ledger, options.marker)
+        self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
+        self._probes: Probes | None = None
         self._reads_board = options.unknown == "reconcile"
 
         # Each row that waits is in one of these places.
@@ -116,6 +120,8 @@ class Engine:
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
         await self._until_halted(self._board.prepare(reads_cards=self._reads_board), context)
+        if self._reads_board:
+            await self._until_halted(self._load_probes(), context)
         self._tally.begin()
         if self._options.board_id is not None:
             self._begin_phase("creating")
@@ -158,6 +164,8 @@ class Engine:
             if self._conductor is not None:  # pragma: no branch -- None only if the run could not begin
                 self._conductor.cancel()
                 await asyncio.wait({self._conductor})
+                if not self._ledger.batch:  # no later run knows of the probes
+                    await self._remove_probes(is_patient=False)
                 self._turns.slots.wanted -= self._options.workers
         finally:
             await self._ledger.aclose()
@@ -192,6 +200,9 @@ class Engine:
     def _add_result(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
         self._ledger.add_outcome(row, state, card, error)
+        if row.is_probe:
+            self._note_probe(row, state, card)
+            return
         values = (row.index, row.draft, card, error, state)
         self.results.put(values)
         self._tally.add_result(values)
@@ -227,7 +238,7 @@ class Engine:
         self, row: Row, event: Event, card: Card | None = None, error: BoardClientError | None = None, pause: float = 0.0
     ) -> None:
         """Let an event happen to a row, and carry out the reaction to it."""
-        row.state, reaction = self._life[row.state, event]
+        row.state, reaction = (_LIFE_OF_PROBES if row.is_probe else self._life)[row.state, event]
         match reaction:
             case "created":
                 self._add_result(row, "created", card)
@@ -289,7 +300,9 @@ class Engine:
         why = None
         if not (card.id.isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
-        elif card.id in self._reconciler.unaccounted or not self._ledger.claim(card.id):
+        elif card.id in self._reconciler.unaccounted or (
+            self._ledger.knows(card.id) if row.is_probe else not self._ledger.claim(card.id)
+        ):
             row.named = card.id
             why = "the response names a card which is another row's or an older one"
         if why is not None:
@@ -474,7 +487,7 @@ class Engine:
     def _request(self, row: Row, options: CallOptions) -> operations.Request[Card]:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
-        desc = self._reconciler.markers.description(row) if self._options.marker else draft.desc
+        desc = self._reconciler.markers.description(row) if self._options.marker or row.is_probe else draft.desc
         request = operations.ADD_CARD.request(draft=draft, desc=desc)
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
@@ -558,6 +571,8 @@ class Engine:
                 self._dispatch()
             elif self._open_rows:
                 await self._give_up()
+            elif self._probes is not None and self._probes.is_to_be_removed:
+                await self._probes.remove()
             elif self._is_exhausted:
                 break
             elif self._failed:
@@ -580,6 +595,7 @@ class Engine:
         self._failed.clear()
         for finding in findings:
             self._note_finding(finding)
+        await self._remove_probes(is_patient=True)  # those of an earlier run that only a listing shows
 
     async def _check_refused_before(self) -> None:
         """Read the board before rows are sent again that an earlier run saw refused: a service may have done what it refused."""
@@ -651,20 +667,64 @@ class Engine:
             why = f"sent {row.sends} times, and not on the board: {row.error}"
             self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))
         else:
-            row.is_earlier, row.error, row.put_off_at = False, None, math.inf
+            row.is_earlier, row.error, row.put_off_at, row.probes = False, None, math.inf, 0
             self._happen(row, "absent")
 
     async def _give_up(self) -> None:
-        """Report rows as unknown whose absence no further card can prove, unless an input may still yield one."""
+        """Report rows as unknown whose absence no further card can prove, unless an input may still yield one, or a probe."""
         patience = self._listed_at + self._options.settle_seconds - self._loop.time()
         if not self._is_exhausted and patience > 0:
             await self._wait_for_change(patience)
+        elif lists := self._lists_to_probe():
+            await self._send_probes(lists)
         else:
             rows = [*self._open_rows]
             self._open_rows.clear()
             why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.batch else "")
-            for row, _, error, _ in self._reconciler.give_up(rows, why):
+            for row, _, error, _ in await self._reconciler.give_up(rows, why):
                 self._happen(row, "given up", error=error)
+
+    # --- probes
+
+    async def _load_probes(self) -> None:
+        """Find out which probes earlier runs have left. They are deleted by this one, even if it sends none."""
+        earlier = await self._ledger.probes()
+        if self._options.probe or earlier:
+            self._probes = self._reconciler.probes = probes = Probes(self._board, self._ledger, earlier)
+            self._tally.probes = lambda: tuple(probes.left.values())
+
+    def _lists_to_probe(self) -> set[str]:
+        """Return the lists of open rows to which a probe may be sent."""
+        rows = self._open_rows if self._options.probe else ()
+        return {row.draft.list_id for row in rows if row.probes < MOST_PROBES}
+
+    async def _send_probes(self, lists: Iterable[str]) -> None:
+        """Send a probe to each of these lists: nothing else makes the next listing longer."""
+        for row in self._open_rows:
+            row.probes += 1
+        self._tally.note("temporary cards are sent, so that the next listing is longer")
+        assert self._probes is not None  # noqa: S101 -- the option is set
+        for list_id in lists:
+            self._happen(await self._probes.make(list_id), "admitted")
+        self._dispatch()
+
+    def _note_probe(self, probe: Row, state: ResultState, card: Card | None) -> None:
+        """Note what became of a probe: the next listing may be longer, or no probe can make it so."""
+        if state == "failed":
+            for row in self._open_rows:
+                if row.draft.list_id == probe.draft.list_id:
+                    row.probes = MOST_PROBES
+        else:
+            assert self._probes is not None  # noqa: S101 -- they have made this one
+            self._has_grown = True
+            self._probes.note_sent(probe, card)
+
+    async def _remove_probes(self, *, is_patient: bool) -> None:
+        """Delete the probes that are on the board."""
+        if self._probes is not None:
+            await self._probes.remove(is_patient=is_patient)
+
+    # --- the end
 
     async def _stop(self) -> None:
         """Complete what was sent, and end the lives of all other rows."""
@@ -674,6 +734,7 @@ class Engine:
         if error is not None:
             why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
         self._end_lives(why)
+        await self._remove_probes(is_patient=False)
 
     def _end_lives(self, why: str) -> None:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""

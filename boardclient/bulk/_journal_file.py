@@ -34,9 +34,14 @@ _LOCK_SECONDS: Final = 30.0
 
 # A row that is sent again gets a new number. Its secret marker stays that of the first: a card of an earlier request may show it.
 _FIRST_NUMBERS: Final = "CREATE TABLE IF NOT EXISTS first_numbers (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL)"
+_PROBES: Final = (
+    "CREATE TABLE IF NOT EXISTS probes"
+    " (number INTEGER PRIMARY KEY, list_id TEXT NOT NULL, card_id TEXT, is_over INTEGER NOT NULL)"
+)
 # A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created.
 _SCHEMA: Final = f"""
 {_FIRST_NUMBERS};
+{_PROBES};
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL UNIQUE, content TEXT NOT NULL, run INTEGER NOT NULL);
 CREATE TABLE outcomes (
@@ -291,7 +296,8 @@ class JournalFile:
             mark = lock.read(meta.secret)
             _check(connection, target, meta, mark)
             _make_durable(connection)
-            connection.execute(_FIRST_NUMBERS)  # journals of earlier versions do not have it
+            for table in (_FIRST_NUMBERS, _PROBES):  # journals of earlier versions do not have them
+                connection.execute(table)
             journal = cls(target, connection, lock, meta)
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 with journal.transaction():

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from boardclient import _wire
 from boardclient._guards import wait_to_end
 from boardclient.bulk._journal_file import FORMAT, JournalFile
-from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
+from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row, RowAction, RowKey
 from boardclient.bulk._recognition import REMOVABLE, Content, IdSet, shown_fields
 from boardclient.bulk._results import ResultState
@@ -176,6 +176,26 @@ class RunFile:
         self.shown |= fields
         with self.journal.transaction():
             self.journal.set_meta("shown", " ".join(sorted(self.shown)))
+
+    def log_probe(self, list_id: str) -> int:
+        """Store a probe. On return it is on the disk. Return its number, which was never given before."""
+        with self.journal.transaction():
+            (number,) = self._connection.execute("SELECT coalesce(min(number), 0) - 1 FROM probes").fetchone()
+            self._connection.execute("INSERT INTO probes VALUES (?, ?, NULL, 0)", (number, list_id))
+        return int(number)
+
+    def note_probe(self, number: int, card_id: str | None) -> None:
+        """Store the card of a probe, or that it has none."""
+        with self.journal.transaction():
+            self._connection.execute(
+                "UPDATE probes SET card_id = ?, is_over = ? WHERE number = ?", (card_id, card_id is None, number)
+            )
+
+    def probes(self) -> list[Probe]:
+        """Return the probes that may be on the board."""
+        with self.journal.guarded():
+            found = self._connection.execute("SELECT number, list_id, card_id FROM probes WHERE NOT is_over").fetchall()
+        return [Probe(*values) for values in found]
 
     def ids(self, statement: str) -> Generator[str, None, None]:
         """Yield the identifiers that a statement selects."""
@@ -493,6 +513,18 @@ class JournalLedger(DurableLedger):
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return the rows that earlier runs left in doubt and that this one did not get."""
         return () if self._file.run == 1 else await self._do(self._file.doubts)
+
+    async def log_probe(self, list_id: str) -> int:
+        """Log a probe before it is sent. Return its number, which is negative and no other's in the same journal."""
+        return await self._do(self._file.log_probe, list_id)
+
+    def note_probe(self, number: int, card_id: str | None) -> None:
+        """Record the card of a probe, or that it has none or none any more, without waiting."""
+        self._submit(self._file.note_probe, number, None if card_id is None else _storable(card_id))
+
+    async def probes(self) -> Sequence[Probe]:
+        """Return the probes of earlier runs that may be on the board."""
+        return await self._do(self._file.probes)
 
     async def aclose(self) -> None:
         """Write what was recorded, and close the journal so that another run can open it. Calling it again does nothing.

@@ -29,6 +29,14 @@ class Doubt(NamedTuple):
     content: Content
 
 
+class Probe(NamedTuple):
+    """A probe of an earlier run that may be on the board. Its number is negative, and its card None if that is not known."""
+
+    number: int
+    list_id: str
+    card_id: str | None
+
+
 class Ledger:
     """A record of which rows were sent and what became of them. This one is in memory, for a run without a journal."""
 
@@ -53,6 +61,7 @@ class Ledger:
         self.older: list[IdSet] = []
         """The identifiers of cards that were there before this run."""
         self._baseline: IdSet | None = None
+        self._probes = 0
 
     def claim(self, card_id: str) -> bool:
         """Note the card that a response names. Return False if it is another row's or an older one."""
@@ -60,6 +69,10 @@ class Ledger:
             if card_id in ids:
                 return False
         return self.seen.add(card_id)
+
+    def knows(self, card_id: str) -> bool:
+        """Return True for the card of a row, or an older one."""
+        return card_id in self.seen or any(card_id in ids for ids in self.older)
 
     def is_in_input(self, card_id: str) -> bool:
         """Return False if the row of a confirmed card is not in the input any more."""
@@ -113,6 +126,18 @@ class Ledger:
         """Return the rows that earlier runs left in doubt and that this one did not get."""
         return ()
 
+    async def log_probe(self, list_id: str) -> int:
+        """Log a probe before it is sent. Return its number, which is negative and no other's in the same ledger."""
+        self._probes += 1
+        return -self._probes
+
+    def note_probe(self, number: int, card_id: str | None) -> None:
+        """Record the card of a probe, or that it has none or none any more, without waiting."""
+
+    async def probes(self) -> Sequence[Probe]:
+        """Return the probes of earlier runs that may be on the board."""
+        return ()
+
     async def aclose(self) -> None:
         """Close the ledger."""
 
@@ -127,7 +152,10 @@ class DurableLedger(Ledger, abc.ABC):
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
-        if card is None:
+        if row.is_probe:
+            if state != "unknown":
+                self.note_probe(row.seq, None if card is None else card.id)
+        elif card is None:
             self._note(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         elif row.action != "done":
             self._note(row.seq, "done", card.id)
@@ -135,4 +163,7 @@ class DurableLedger(Ledger, abc.ABC):
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Record that rows were not sent."""
         for row in rows:
-            self._note(row.seq, "waiting", "not sent")
+            if row.is_probe:
+                self.note_probe(row.seq, None)
+            else:
+                self._note(row.seq, "waiting", "not sent")

@@ -168,6 +168,10 @@ class Row:
     """When its last request failed in this run, on the loop's clock."""
     first_seq: int | None = None
     """The number that the ledger gave it first, if `seq` is a later one. Its secret marker stays that of this number."""
+    is_probe = False
+    """Whether it is a probe of the run, and no row of the input."""
+    probes = 0
+    """How many probes were sent for it since it was last sent."""
     named: str | None = None
     """The card that a response named, though it was known already: a service may give identifiers again."""
     absent_from: Extent | None = None

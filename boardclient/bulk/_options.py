@@ -34,6 +34,7 @@ class BulkOptions:
     marker: Marking
     settle_seconds: float
     workers: int
+    probe: bool = False
     waits_for_consent: bool = True
     """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
     ledger: Ledger | None = None
@@ -55,6 +56,7 @@ def make_options(
     unknown: str | None,
     marker: Marking,
     settle: float | None,
+    probe: bool = False,
     waits_for_consent: bool = True,
 ) -> BulkOptions:
     """Check the arguments of `create_many`, and fill in the defaults.
@@ -73,15 +75,21 @@ def make_options(
     if marker not in (None, True, False) and not callable(marker):
         raise TypeError("marker must be True, None or a function of a draft")
     check_settle(settle)
+    if not isinstance(probe, bool):
+        raise TypeError(f"probe must be True or False, not {type(probe).__name__}")
+    decided = _unknown(unknown, board_id)
+    if probe and decided != "reconcile":
+        raise ValueError('probe=True needs board_id, and unknown="reconcile": the board is read to see which cards exist')
     if settle is None:
         settle = _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
     return BulkOptions(
         concurrency=concurrency,
         journal=journal,
         board_id=board_id,
-        unknown=_unknown(unknown, board_id),
+        unknown=decided,
         marker=_marking(marker),
         settle_seconds=settle,
+        probe=probe,
         workers=concurrency or pipeline.max_connections,
         waits_for_consent=waits_for_consent,
     )

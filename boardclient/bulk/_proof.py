@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -40,8 +40,8 @@ class Listing:
     """A listing of a board, read card by card. Owned by one reading.
 
     `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` are the identifiers of confirmed cards to keep as they are listed. `is_recycled` tells which cards with known
-    identifiers to keep: a service may give the identifier of a deleted card again.
+    `samples` are the identifiers of cards to keep as they are listed. `is_recycled` tells which cards with known identifiers to
+    keep: a service may give the identifier of a deleted card again. `probes` are the cards of probes, which are nobody's.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Listing:
         confirmed: IdSet,
         samples: Container[str] = (),
         is_recycled: Callable[[Card], bool] | None = None,
+        probes: IdSet | None = None,
     ) -> None:
         self.has_baseline = baseline is not None
         self.count = 0
@@ -59,7 +60,7 @@ class Listing:
         self.reused = confirmed.repeated
         """How many rows were confirmed with a card that is another row's."""
         self.unaccounted: list[Card] = []
-        """The cards that are neither in the baseline nor confirmed."""
+        """The cards that are neither in the baseline nor confirmed, nor those of probes."""
         self.recycled: list[Card] = []
         """The cards that `is_recycled` keeps."""
         self.samples: dict[str, Card] = {}
@@ -70,6 +71,7 @@ class Listing:
         self._all_confirmed = confirmed
         self._wanted = samples
         self._is_recycled = is_recycled
+        self._probes = IdSet() if probes is None else probes
         self._seen = IdSet()
         self._by_list: Counter[str] = Counter()
         self._appearances = array("q")
@@ -84,13 +86,12 @@ class Listing:
             self._by_list[card.list_id] += 1
         if len(self.fields) < len(FIELDS):
             self.fields |= shown_fields([card])
-        was_there = card.id in self._baseline
+        if card.id in self._wanted:
+            self.samples[card.id] = attrs.evolve(card, extra={})
         if card.id in self._all_confirmed:
             self.confirmed += 1
             self._appearances.append(appearance(card))
-            if card.id in self._wanted:
-                self.samples[card.id] = attrs.evolve(card, extra={})
-        elif not was_there:
+        elif card.id not in self._baseline and card.id not in self._probes:
             self.unaccounted.append(attrs.evolve(card, extra={}))
             return
         if self._is_recycled is not None and self._is_recycled(card):
@@ -103,6 +104,10 @@ class Listing:
     def lacks(self, card_id: str) -> bool:
         """Return True for a confirmed card that is not listed."""
         return card_id in self._all_confirmed and card_id not in self._seen
+
+    def shows(self, card_id: str) -> bool:
+        """Return True for a card that is listed."""
+        return card_id in self._seen
 
     @property
     def missing(self) -> int:
@@ -198,11 +203,19 @@ class Samples:
 
 
 class Evidence:
-    """What the samples of a listing show about the lists to which they were sent."""
+    """What the samples of a listing show about the lists to which they were sent.
 
-    def __init__(self, samples: Samples, listing: Listing, markers: RowMarkers) -> None:
-        self._lists: dict[str, int] = {}
+    Probes, too, show what comes later in a list and, with secret markers, whether descriptions keep them. They say nothing about
+    rows that are known by what they say.
+    """
+
+    def __init__(self, samples: Samples, listing: Listing, markers: RowMarkers, probes: Iterable[tuple[str, Row]] = ()) -> None:
+        self._latest: dict[str, int] = {}
         """The lists of which samples are listed, with the number of the last request among these."""
+        self._lists: set[str] = set()
+        """Those of which samples are listed that are rows."""
+        self._marked: set[str] = set()
+        """Those of which samples are listed that have markers of the same kind as rows."""
         self._equal: set[str] = set()
         """Those of which a sample equals what was sent."""
         self._longest: dict[str, int] = {}
@@ -212,22 +225,30 @@ class Evidence:
         self.is_marked = markers.are_used
         """Whether each sample shows its own marker."""
         sent = [
-            (row, markers.content(row), card) for card_id, row in samples if (card := listing.samples.get(card_id)) is not None
+            (row, markers.content(row), card)
+            for card_id, row in chain(samples, probes)
+            if (card := listing.samples.get(card_id)) is not None
         ]
-        sent_with = {field for field in FIELDS if any(getattr(content, field) is not None for _, content, _ in sent)}
+        of_rows = [content for row, content, _ in sent if not row.is_probe]
+        sent_with = {field for field in FIELDS if any(getattr(content, field) is not None for content in of_rows)}
         self.fields = {*FIELDS} - (sent_with - listing.fields)
         """The fields that are compared: all but those that no card shows, though a sample was sent with them."""
         for row, content, card in sent:
-            self._lists[content.list_id] = max(row.sent_as, self._lists.get(content.list_id, 0))
+            self._latest[content.list_id] = max(row.sent_as, self._latest.get(content.list_id, 0))
+            if not row.is_probe:
+                self._lists.add(content.list_id)
+                if EqualCards([card], self.fields).to(content):
+                    self._equal.add(content.list_id)
+            elif not markers.are_secret:
+                continue
+            self._marked.add(content.list_id)
             self._longest[content.list_id] = max(len(content.desc or ""), self._longest.get(content.list_id, 0))
-            if EqualCards([card], self.fields).to(content):
-                self._equal.add(content.list_id)
             self.shows_names = self.shows_names and normal(card.name or "") == content.name
             self.is_marked = self.is_marked and markers.is_shown(row, card)
 
     def has_later_sample(self, row: Row) -> bool:
         """Return True if a card is listed that was sent to a row's list after the row."""
-        return self._lists.get(row.draft.list_id, 0) > row.sent_as
+        return self._latest.get(row.draft.list_id, 0) > row.sent_as
 
     def shows_as_sent(self, list_id: str | None) -> bool:
         """Return False if every sample of this list differs from what was sent: equal cards belong to others then.
@@ -240,7 +261,11 @@ class Evidence:
 
     def shows_markers(self, list_id: str) -> bool:
         """Return True if each sample shows its own marker, one of this list too."""
-        return self.is_marked and list_id in self._lists
+        return self.is_marked and list_id in self._marked
+
+    def lacks_markers(self, list_id: str) -> bool:
+        """Return True if only a sample of this list is missing that shows its own marker."""
+        return self.is_marked and list_id not in self._marked
 
     def is_longer(self, row: Content) -> bool:
         """Return True if the description of a row is longer than that of each sample of its list: a limit may have dropped it."""

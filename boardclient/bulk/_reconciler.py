@@ -16,6 +16,7 @@ from boardclient._responses import add_words, ends_run
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
+from boardclient.bulk._probes import Probes
 from boardclient.bulk._proof import Claim, Evidence, Listing, Missing, Samples, Suspects, find_equal
 from boardclient.bulk._recognition import EqualCards, Marking, RowMarkers, digest, markers, normal
 from boardclient.bulk._results import BulkAudit
@@ -48,10 +49,13 @@ class RowFinding(NamedTuple):
 class Reconciler:
     """Recognises the cards of a run on its board. Owned by the run."""
 
-    def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking) -> None:
+    def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking, *, sends_probes: bool = False) -> None:
         self._ledger = ledger
         self._board = board
         self.markers: Final = RowMarkers(marking, ledger.secret)
+        self.probes: Probes | None = None
+        """None in a run that sends none, if no earlier one has left any."""
+        self._sends_probes = sends_probes
         self._samples = Samples()
         self._recovered = 0
         """How many rows in doubt were found."""
@@ -59,6 +63,8 @@ class Reconciler:
         """How many of these have the identifier of another row's card, which is gone."""
         self._unknown: list[Row] = []
         """The rows whose cards may exist or not."""
+        self._possible: dict[int, tuple[Sequence[Card], str]] = {}
+        """The cards that may be those of open rows until a probe decides whose they are, and why, by the numbers of the rows."""
         self._named: set[str] = set()
         """The identifiers of the cards that their errors name."""
         self._known_whole: set[str] = set()
@@ -71,7 +77,8 @@ class Reconciler:
     def note_created(self, row: Row, card_id: str) -> None:
         """Note that the card of a row was created just now."""
         self._board.created_at = asyncio.get_running_loop().time()
-        self.note_known(row, card_id)
+        if not row.is_probe:
+            self.note_known(row, card_id)
 
     def note_known(self, row: Row, card_id: str) -> None:
         """Note the card of a row, which an earlier run may have created."""
@@ -95,7 +102,7 @@ class Reconciler:
         except BoardClientError as error:
             if ends_run(error):
                 raise
-            return self.give_up(rows, f"the board could not be read: {error.message}")
+            return await self.give_up(rows, f"the board could not be read: {error.message}")
         return await self._judge(rows, refused, listing, missing)
 
     async def check(self, refused: Sequence[Row], doubted: Sequence[Row]) -> list[RowFinding]:
@@ -119,7 +126,11 @@ class Reconciler:
         only if it shows its secret marker.
         """
         marked = refused if self.markers.are_secret else ()
-        listing = await self._board.listing(self._samples.ids, self._recycling([*rows, *self._unknown, *marked]))
+        probes = {} if self.probes is None else self.probes.there
+        recycling = self._recycling([*rows, *self._unknown, *marked])
+        listing = await self._board.listing({*self._samples.ids, *probes}, recycling, probes)
+        if self.probes is not None:
+            self.probes.recognise(listing)
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
@@ -132,9 +143,11 @@ class Reconciler:
 
         A response named them, they show a row's secret marker, or show its other marker or its name and did not before.
         """
-        if not rows:
+        probes = set[str]() if self.probes is None else self.probes.unseen.keys()
+        if not (rows or probes):
             return None
-        named, names, wanted = {row.named for row in rows}, {normal(row.draft.name) for row in rows}, self.markers.of_all(rows)
+        named, names = {row.named for row in rows}, {normal(row.draft.name) for row in rows}
+        wanted = self.markers.of_all(rows) | probes
 
         def is_recycled(card: Card) -> bool:
             is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
@@ -158,9 +171,12 @@ class Reconciler:
         owned = {card.id for card in found.values()}
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
+        if self.probes is not None:
+            owned |= self.probes.copies(cards)
         suspects = Suspects([card for card in cards if card.id not in owned], self.unaccounted, evidence)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
+        self._possible.clear()
         for place, row in enumerate(rows):
             equal = unclear.get(place, [])
             possible = equal or suspects.of(self.markers.content(row), self._since(row), row.draft.desc)
@@ -170,10 +186,20 @@ class Reconciler:
                 findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE))
+            elif incomplete is None and self._may_become_clear(row.draft.list_id, evidence, is_equal=bool(equal)):
+                self._possible[row.seq] = possible, _why(possible, is_equal=bool(equal))
+                findings.append(RowFinding(row, is_open=True))
             else:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
         return await self._noted(findings, resembling, listing)
+
+    def _may_become_clear(self, list_id: str, evidence: Evidence, *, is_equal: bool) -> bool:
+        """Return True if the probe of a list may decide whose the cards are that may be a row's.
+
+        It makes the listing longer than the one before the run, or shows whether the list shows markers.
+        """
+        return self._sends_probes and (list_id not in self._known_whole if is_equal else evidence.lacks_markers(list_id))
 
     async def _judge_refused(
         self, refused: Sequence[Row], doubted: Sequence[Row], listing: Listing, missing: Missing
@@ -206,11 +232,15 @@ class Reconciler:
                 self.note_known(row, card.id)
             elif unknown is not None:
                 self._unknown.append(row)
+        await self._name(resembling)
+        return findings
+
+    async def _name(self, resembling: Mapping[int, Sequence[Card]]) -> None:
+        """Note which cards the errors of unknown rows name, by the numbers of the rows."""
         for some in {id(some): some for some in resembling.values()}.values():  # most rows have the same
             self._named.update(card.id for card in some)
         if resembling:
             await self._ledger.note_resembling({seq: some[:_MOST_NAMED] for seq, some in resembling.items()})
-        return findings
 
     async def _recognise(
         self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing
@@ -223,7 +253,8 @@ class Reconciler:
         rows = [*doubted, *refused]
         others = await self._ledger.other_doubts() if listing.unaccounted else ()
         self.markers.know(doubt.seq for doubt in others)
-        evidence = Evidence(self._samples, listing, self.markers)
+        probes = () if self.probes is None else self.probes.there.items()
+        evidence = Evidence(self._samples, listing, self.markers, probes)
         trusted = listing.recycled if self.markers.are_secret else ()
         marked, unclear_marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
         claims = {
@@ -297,10 +328,12 @@ class Reconciler:
         row.absent_from = extent if row.absent_from is None else min(row.absent_from, extent)
         return RowFinding(row, is_open=True)
 
-    def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
+    async def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
         """Return findings for rows about which nothing can be proven, and why."""
         self._unknown += rows
-        return [_unknown(row, why) for row in rows]
+        possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
+        await self._name({seq: cards for seq, (cards, _) in possible.items()})
+        return [_unknown(row, possible[row.seq][1] if row.seq in possible else why) for row in rows]
 
     # --- the audit
 

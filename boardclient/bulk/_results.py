@@ -114,6 +114,8 @@ class BulkReport:
         audit: What the board showed at the end, or None if it was not read: with `unknown="reconcile"` it is read if rows were in
             doubt or refused, and in runs with a journal.
         audit_error: Why the board could not be read at the end, otherwise None.
+        probes: The temporary cards of `probe=True` that are still on the board: they could not be deleted, or people have changed
+            them.
     """
 
     created: int = 0
@@ -127,6 +129,7 @@ class BulkReport:
     problems: tuple[CardResult, ...] = attrs.field(default=(), repr=False)
     audit: BulkAudit | None = None
     audit_error: BoardClientError | None = None
+    probes: tuple[Card, ...] = ()
 
     def raise_for_problems(self) -> None:
         """Raise the errors of `problems`, if there are any, in one group.
@@ -240,6 +243,8 @@ class Tally:
         self.audit: BulkAudit | None = None
         self.audit_error: BoardClientError | None = None
         """Why the board could not be read at the end."""
+        self.probes: Callable[[], tuple[Card, ...]] = tuple
+        """Returns the probes that could not be deleted."""
         self.problems: list[CardResult] = []
         """The first results that are failed or unknown."""
         self.phase: BulkPhase = "creating"
@@ -287,6 +292,7 @@ class Tally:
             problems=tuple(self.problems),
             audit=self.audit,
             audit_error=self.audit_error,
+            probes=self.probes(),
         )
 
     def begin_phase(self, phase: BulkPhase, words: str | None, seconds: float | None) -> None:
