@@ -98,6 +98,7 @@ class SignInError(BoardClientError):
             "foreign": not begun in this browser. "failed": anything else, such as an exchange that the service refuses. Only
             with "failed" a request may have been sent to the service.
         set_cookies: The values of `Set-Cookie` headers to send.
+        login_url: Where the application's sign-in begins, for another attempt. None where it is not known.
         suggested_status: 400. A service that is down, and a client that the service does not accept, is 502, 503 or 504.
     """
 
@@ -114,6 +115,7 @@ class SignInError(BoardClientError):
         super().__init__(message, effect, attempts)
         self.reason: Reason = reason
         self.set_cookies = set_cookies
+        self.login_url: str | None = None
 
 
 @attrs.frozen
@@ -368,6 +370,7 @@ class SignIn:
                 raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
             return await self._complete(given, cookies)
         except SignInError as error:
+            error.login_url = self._login_path
             why = self._why_foreign(given or {}) if error.reason == "foreign" else str(error)
             _logger.warning("a sign-in failed (%s): %s", error.reason, why)  # a record that is kept must not keep the error
             raise

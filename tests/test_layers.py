@@ -140,7 +140,7 @@ def test_planted_violation_is_caught(module: str, source: str) -> None:
 
 _OTHER_NUMBERS = {
     "credentials": {400, 448, 502}, "cli": {400, 443, 500, 503}, "_profiles": {438, 448},
-    "integrations": {403, 404, 405, 443, 503}, "retry": {500},
+    "integrations": {401, 403, 404, 405, 443, 503}, "retry": {500},
     "web": {400},
 }  # fmt: skip
 """What 400 means to a token exchange is said by RFC 6749 (section 5.2). The others are sizes, modes and ports."""

@@ -5,6 +5,7 @@ Responses with a status of 5xx are logged by the logger `boardclient.web`.
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import math
@@ -24,6 +25,7 @@ from boardclient.errors import (
     ConsentRequired,
     CredentialError,
     DeadlineError,
+    Effect,
     InvalidIdentifierError,
     JournalError,
     NotFoundError,
@@ -36,7 +38,7 @@ from boardclient.web import SignInError, local_address
 
 HANDLED: Final = (BoardClientError, ExceptionGroup)
 """The errors that have handlers: those of this package, and groups of them that a task group raises."""
-_logger: Final = logging.getLogger("boardclient.web")
+logger: Final = logging.getLogger("boardclient.web")
 
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
 """What need not be escaped in a path: https://www.rfc-editor.org/rfc/rfc3986#section-3.3."""
@@ -58,6 +60,26 @@ _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (BadRequestError, "the board service does not understand the request"),
 )
 """What users read. The messages of errors name hosts and paths, and are logged."""
+
+_TITLES: Final = {401: "You are not signed in", 403: "That is not allowed", 404: "Not found"}
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 32rem; margin: 3rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{content}
+</body>
+</html>
+"""
 
 
 @attrs.frozen
@@ -180,29 +202,84 @@ def redirect(location: str, set_cookies: Iterable[str] = ()) -> OutgoingResponse
     return OutgoingResponse(303, (("Location", location), _NEVER_KEPT, *_cookies(set_cookies), ("Content-Length", "0")))
 
 
-def problem(status: int, detail: str, headers: Iterable[tuple[str, str]] = (), **more: object) -> OutgoingResponse:
-    """Return a problem document (RFC 9457)."""
-    document = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
-    body = json.dumps(document).encode()
-    fixed = (("Content-Type", "application/problem+json"), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT)
-    return OutgoingResponse(status, (*fixed, *headers, ("Content-Length", str(len(body)))), body)
+@attrs.frozen
+class Problem:
+    """What went wrong, for programs (RFC 9457) and for people.
+
+    `document` has the fields `title`, `status` and `detail`, and `effect`, `reason` and `login_url` as far as they are known.
+    """
+
+    status: int
+    document: Mapping[str, object]
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Return the problem of an error of this package, or of a group of them. Raise any other again."""
+        reported = _reported(error)
+        headers, more = list[tuple[str, str]](), dict[str, object](effect=reported.effect.value)
+        if isinstance(reported, SignInError):  # nothing was done for the user
+            headers, more = [*_cookies(reported.set_cookies)], {"reason": reported.reason}
+        if isinstance(reported, ConsentRequired):
+            # A 401 must have this header (RFC 9110 15.5.2). Browsers show no prompt for an unknown scheme.
+            headers.append(("WWW-Authenticate", "Cookie"))
+        if isinstance(reported, ConsentRequired | SignInError) and reported.login_url is not None:
+            more["login_url"] = reported.login_url
+        if isinstance(reported, ApiError) and reported.retry_after is not None:
+            headers.append(("Retry-After", str(max(0, math.ceil(reported.retry_after)))))
+        return cls.made(reported.suggested_status, _detail(reported), headers, **more)
+
+    @classmethod
+    def made(cls, status: int, detail: str, headers: Iterable[tuple[str, str]] = (), **more: object) -> Self:
+        """Return a problem with these fields."""
+        return cls(status, {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}, tuple(headers))
+
+    def response(self, request: IncomingRequest) -> OutgoingResponse:
+        """Return a page for a navigation, and a problem document for any other request."""
+        kind, body = "application/problem+json", json.dumps(self.document)
+        if request.wants_page:
+            kind, body = "text/html; charset=utf-8", self._page()
+        content = body.encode()
+        fixed = (("Content-Type", kind), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT)
+        return OutgoingResponse(self.status, (*fixed, *self.headers, ("Content-Length", str(len(content)))), content)
+
+    def _page(self) -> str:
+        document = {name: html.escape(str(value)) for name, value in self.document.items()}
+        lines = [f"<p>{document['detail'][:1].upper()}{document['detail'][1:]}.</p>"]
+        if document.get("effect") in {Effect.UNKNOWN.value, Effect.DONE.value}:
+            lines.append("<p>What you sent may have been done: look before you send it again.</p>")
+        if "login_url" in document:
+            lines.append(f'<p><a href="{document["login_url"]}">Sign in</a></p>')
+        return _PAGE.format(title=_TITLES.get(self.status, "That did not work"), content="\n".join(lines))
+
+
+def problem(request: IncomingRequest, status: int, detail: str) -> OutgoingResponse:
+    """Return the response to a request that goes no further."""
+    return Problem.made(status, detail).response(request)
 
 
 def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
     """Return the response to an error of this package, or to a group of them. Raise any other again.
 
     `ConsentRequired` redirects a page to the login path (303), and any other request gets a 401 with `login_url`. Every other
-    error becomes a problem document with its `suggested_status`.
+    error becomes a page or a problem document with its `suggested_status`.
     """
+    reported, found = _reported(error), Problem.of(error)
+    if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
+        separator = "&" if "?" in reported.login_url else "?"
+        return redirect(f"{reported.login_url}{separator}return_to={quote(request.page, safe='/')}")
+    if found.status // 100 == _FAILURE and not isinstance(reported, SignInError):  # which `SignIn.complete` has logged
+        logger.warning("responded to %s %s with %d: %s", request.method, request.path, found.status, str(reported))
+    return found.response(request)
+
+
+def _reported(error: Exception) -> BoardClientError:
+    """Return the error that the response is about."""
     errors = list(_leaves(error))
     known = [one for one in errors if isinstance(one, BoardClientError)]
     if len(known) < len(errors):
         raise error
-    reported = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
-    if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
-        separator = "&" if "?" in reported.login_url else "?"
-        return redirect(f"{reported.login_url}{separator}return_to={quote(request.page, safe='/')}")
-    return _problem_of(reported, request)
+    return max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -212,24 +289,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(one)
     else:
         yield error
-
-
-def _problem_of(error: BoardClientError, request: IncomingRequest) -> OutgoingResponse:
-    status, headers = error.suggested_status, list[tuple[str, str]]()
-    if isinstance(error, SignInError):  # which `SignIn.complete` has logged
-        headers += _cookies(error.set_cookies)
-        return problem(status, _detail(error), headers, reason=error.reason)
-    more = {"effect": error.effect.value}
-    if isinstance(error, ConsentRequired):
-        # A 401 must have this header (RFC 9110 15.5.2). Browsers show no prompt for an unknown scheme.
-        headers.append(("WWW-Authenticate", "Cookie"))
-        if error.login_url is not None:
-            more["login_url"] = error.login_url
-    if isinstance(error, ApiError) and error.retry_after is not None:
-        headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
-    if status // 100 == _FAILURE:
-        _logger.warning("responded to %s %s with %d: %s", request.method, request.path, status, str(error))
-    return problem(status, _detail(error), headers, **more)
 
 
 def _detail(error: BoardClientError) -> str:

@@ -8,7 +8,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations.asgi import BoardSessions
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
 
 __all__ = ["AiohttpBoards"]
@@ -68,6 +68,10 @@ class AiohttpBoards(BoardSessions):
             ConsentRequired: nobody is signed in.
         """
         return await self.session_of(_incoming(request))
+
+    async def optional_session(self, request: web.BaseRequest) -> AsyncSession | None:
+        """Return a session for the signed-in user, None for a guest."""
+        return await self.optional_session_of(_incoming(request))
 
     async def user_account(self, request: web.BaseRequest) -> str:
         """Return the account of the signed-in user.

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations.asgi import BoardSessions
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
 
 with requires_extra("django", __name__):
@@ -56,6 +56,10 @@ class DjangoBoards(BoardSessions):
             ConsentRequired: nobody is signed in.
         """
         return await self.session_of(_incoming(request))
+
+    async def optional_session(self, request: HttpRequest) -> AsyncSession | None:
+        """Return a session for the signed-in user, None for a guest."""
+        return await self.optional_session_of(_incoming(request))
 
     async def user_account(self, request: HttpRequest) -> str:
         """Return the account of the signed-in user.

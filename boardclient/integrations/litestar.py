@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations.asgi import BoardSessions, OriginGuard
+from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("litestar", __name__):
@@ -29,8 +30,9 @@ _Request = Request[Any, Any, Any]
 class LitestarBoards(BoardSessions, InitPlugin):
     """The session of a Litestar application, and a view per user. Use it as `Litestar(plugins=[boards])`.
 
-    Handlers get it by the name of a parameter: `user_session`, `user_account`, or `app_session` for the application's own. The
-    plugin adds the routes `/login`, `/callback` and `/logout` (POST), the exception handlers and the guard of origins.
+    Handlers get it by the name of a parameter: `user_session`, `optional_session`, `user_account`, or `app_session` for the
+    application's own. The plugin adds the routes `/login`, `/callback` and `/logout` (POST), the exception handlers and the guard
+    of origins.
 
     The arguments are those of `BoardSessions`.
     """
@@ -41,7 +43,9 @@ class LitestarBoards(BoardSessions, InitPlugin):
         app_config.lifespan = [*app_config.lifespan, self.lifespan]
         app_config.route_handlers = [*app_config.route_handlers, *self.routes]
         app_config.exception_handlers = {**dict.fromkeys(HANDLED, self.handle), **app_config.exception_handlers}
-        given = {name: Provide(getattr(self, name)) for name in ("user_session", "user_account", "app_session")}
+        given = {
+            name: Provide(getattr(self, name)) for name in ("user_session", "optional_session", "user_account", "app_session")
+        }
         app_config.dependencies = {**given, **app_config.dependencies}
         return app_config
 
@@ -80,6 +84,10 @@ class LitestarBoards(BoardSessions, InitPlugin):
             ConsentRequired: nobody is signed in.
         """
         return await self.session_of(_incoming(request))
+
+    async def optional_session(self, request: _Request) -> AsyncSession | None:
+        """Return a session for the signed-in user, None for a guest."""
+        return await self.optional_session_of(_incoming(request))
 
     async def user_account(self, request: _Request) -> str:
         """Return the account of the signed-in user.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations.asgi import BoardSessions
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
 
 with requires_extra("quart", __name__):
@@ -62,6 +62,10 @@ class QuartBoards(BoardSessions):
             ConsentRequired: nobody is signed in.
         """
         return await self.session_of(_incoming())
+
+    async def optional_session(self) -> AsyncSession | None:
+        """Return a session for the signed-in user, None for a guest."""
+        return await self.optional_session_of(_incoming())
 
     async def user_account(self) -> str:
         """Return the account of the signed-in user of the current request.

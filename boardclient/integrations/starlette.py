@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from boardclient._environment import requires_extra
-from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations.asgi import BoardSessions, OriginGuard
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, logger, response_to
+from boardclient.integrations._sessions import NOT_INSTALLED, BoardSessions
+from boardclient.integrations.asgi import OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("starlette", __name__):
@@ -32,6 +33,8 @@ class StarletteBoards(BoardSessions):
     The arguments are those of `BoardSessions`.
     """
 
+    _is_installed = False
+
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Keep the session open while the application runs. Pass it as `lifespan=`.
@@ -39,7 +42,14 @@ class StarletteBoards(BoardSessions):
         Within a lifespan of the application, write `async with boards.lifespan(): yield`.
         """
         async with self.running():
+            if self.missing:
+                logger.warning("%s", self.missing)
             yield
+
+    @property
+    def missing(self) -> str:
+        """What the application has forgotten, in words, "" if nothing."""
+        return "" if self._is_installed or not self.has_sign_in else NOT_INSTALLED.format(self.login_path)
 
     def install(self, app: Starlette) -> None:
         """Add the exception handlers, the guard of origins and the routes.
@@ -54,6 +64,7 @@ class StarletteBoards(BoardSessions):
     @property
     def routes(self) -> list[Route]:
         """The routes of a sign-in."""
+        self._is_installed = True
         return [
             Route(self.login_path, _endpoint(self.log_in)),
             Route(self.callback_path, _endpoint(self.call_back)),
@@ -71,6 +82,10 @@ class StarletteBoards(BoardSessions):
             ConsentRequired: nobody is signed in.
         """
         return await self.session_of(IncomingRequest.of_scope(connection.scope))
+
+    async def optional_session(self, connection: HTTPConnection) -> AsyncSession | None:
+        """Return a session for the signed-in user, None for a guest. Also a dependency."""
+        return await self.optional_session_of(IncomingRequest.of_scope(connection.scope))
 
     async def user_account(self, connection: HTTPConnection) -> str:
         """Return the account of the signed-in user, also as a dependency.

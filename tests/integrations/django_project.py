@@ -7,7 +7,7 @@ from typing import Any
 from django.core.asgi import get_asgi_application
 from django.http import JsonResponse
 from django.urls import path
-from web_apps import PATHS, act
+from web_apps import PATHS, act, greet
 
 from boardclient.integrations.asgi import BoardLifespan
 from boardclient.integrations.django import DjangoBoards
@@ -28,7 +28,11 @@ async def view(request: Any) -> JsonResponse:
     return JsonResponse(await act(request.path, *user, **request.GET.dict()))
 
 
-urlpatterns = [path(name[1:], view) for name in PATHS]
+async def guest(request: Any) -> JsonResponse:
+    return JsonResponse(await greet(await boards.optional_session(request)))
+
+
+urlpatterns = [path("guest", guest), *(path(name[1:], view) for name in PATHS)]
 
 
 def application() -> BoardLifespan:

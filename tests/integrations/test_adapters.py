@@ -30,7 +30,7 @@ from web_apps import (
     starlette_client,
 )
 
-from boardclient import AsyncSession, Card, CardDraft
+from boardclient import AsyncSession, Card, CardDraft, ConsentRequired
 from boardclient.integrations.aiohttp_web import AiohttpBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
@@ -83,7 +83,7 @@ async def test_errors_become_problem_documents(
         browser = Browser(send)
         await browser.sign_in(consenting.members[0].id)
         for identifier in ("..", "a%2Fb", "a%00b", "", "nowhere"):
-            reply = await browser.open(f"/card?card_id={identifier}")
+            reply = await browser.fetch(f"/card?card_id={identifier}")
             assert (reply.status, reply.header("Content-Type")) == (404, "application/problem+json"), identifier
         for code, status in ((500, 502), (503, 502), (429, 503), (403, 403), (400, 400)):
             consenting.faults.add(faults.status(code, headers={"Retry-After": "7000"}), "cards.get")
@@ -109,28 +109,76 @@ async def test_failed_redirects_sign_no_user_in(consenting: BoardService, runnin
         browser, other = Browser(send), Browser(send)
         begun = await browser.open("/login?return_to=//evil.example")
         back = await browser.consent(begun.header("Location") or "", ada)
-        foreign = await other.open(back)
+        foreign = await other.fetch(back)
         assert (foreign.status, foreign.json()["reason"]) == (400, "foreign")
         done = await browser.open(back)
         assert (done.status, done.header("Location")) == (303, "/")
         assert ((await browser.open(back)).status, (await browser.open(back)).header("Location")) == (303, "/")
         await browser.open("/logout", "POST")
-        replayed = await browser.open(back)
+        replayed = await browser.fetch(back)
         assert (replayed.status, replayed.json()["reason"]) == (400, "replayed")
         begun = await browser.open("/login")
-        refused = await browser.open(await browser.consent(begun.header("Location") or "", "refuse"))
+        refused = await browser.fetch(await browser.consent(begun.header("Location") or "", "refuse"))
         assert (refused.status, refused.json()["reason"]) == (400, "refused")
         begun = await browser.open("/login")
         back = await browser.consent(begun.header("Location") or "", ada)
         assert (await browser.open(back, "HEAD")).status in (404, 405)
         assert (await browser.open("/callback")).status == 400
-        assert (await browser.open("/callback?code=1&code=2")).json()["reason"] == "failed"
+        assert (await browser.fetch("/callback?code=1&code=2")).json()["reason"] == "failed"
         for purpose in ({"Sec-Purpose": "prefetch;prerender"}, {"Purpose": "Prefetch"}, {"X-Moz": "prefetch"}):
             assert (await browser.fetch(back, headers={**PAGE, **purpose})).status == 503
         assert len(consenting.calls_of("token.exchange")) == 1
         assert (await browser.open(back)).status == 303
         assert (await browser.fetch("/me")).json()["id"] == ada
     assert len(consenting.calls_of("token.exchange")) == 2
+
+
+async def test_people_get_pages_and_programs_documents(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """A navigation that fails shows a page that says why in plain words, with a link to the sign-in where that helps."""
+    async with running(make) as send:
+        browser = Browser(send)
+        foreign = await browser.open("/callback?code=c&state=s")
+        await browser.sign_in(consenting.members[0].id)
+        unknown = await browser.open("/card?card_id=nowhere")
+        consenting.faults.add(faults.drop(), "cards.get")
+        lost = await browser.open("/card?card_id=<b>")
+        forged = await browser.fetch("/logout", "POST", {**PAGE, "Sec-Fetch-Site": "cross-site"})
+    for reply, status, words in (
+        (foreign, 400, '<p>The sign-in was not begun in this browser.</p>\n<p><a href="/login">Sign in</a></p>'),
+        (unknown, 404, "<p>It does not exist, or is not accessible.</p>"),
+        (lost, 502, "<p>The board service can&#x27;t be reached.</p>\n<p>What you sent may have been done: look before"),
+        (forged, 403, "<p>A page of another origin sent this request.</p>"),
+    ):
+        assert (reply.status, reply.header("Content-Type")) == (status, "text/html; charset=utf-8")
+        assert words in reply.text
+        assert reply.header("Cache-Control") == "no-store"
+
+
+async def test_a_page_for_guests_and_users(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """A page whose account is optional leads no guest to the sign-in, and has the session of a user."""
+    ada = consenting.members[0].id
+    async with running(make) as send:
+        browser = Browser(send)
+        assert (await browser.open("/guest")).json() == {"id": None}
+        await browser.sign_in(ada)
+        assert (await browser.open("/guest")).json() == {"id": ada}
+        await browser.open("/logout", "POST")
+        assert (await browser.open("/guest")).json() == {"id": None}
+
+
+@pytest.mark.parametrize("is_by_routes", [False, True])
+async def test_a_forgotten_install_is_named(make: MakeSignIn, caplog: pytest.LogCaptureFixture, is_by_routes: bool) -> None:
+    """Without `install(app)` the log says so at the start, and so does the error that got no response."""
+    boards = FastAPIBoards(make)
+    app = FastAPI(lifespan=boards.lifespan, routes=boards.routes if is_by_routes else None)
+
+    @app.get("/me")
+    async def me(session: Annotated[AsyncSession, Depends(boards.user_session)]) -> Any: ...
+
+    words = "boards.install(app) was not called: there is no /login"
+    with TestClient(app) as client, pytest.raises(ConsentRequired) as caught:
+        client.get("/me")
+    assert (words in str(caught.value), words in caplog.text) == (not is_by_routes, not is_by_routes)
 
 
 async def test_with_a_service_account_no_user_signs_in(consenting: BoardService, running: Running) -> None:

@@ -31,7 +31,7 @@ from boardclient import (
     SessionClosedError,
     TransportError,
 )
-from boardclient.integrations.asgi import OriginGuard
+from boardclient.integrations.asgi import OriginGuard, Problem
 from boardclient.integrations.starlette import StarletteBoards
 from boardclient.testing import BoardService
 from boardclient.web import SignInError
@@ -172,14 +172,20 @@ async def test_a_server_may_split_cookies(consenting: BoardService, make: MakeSi
 )
 @pytest.mark.parametrize("headers", [PAGE, FETCH], ids=["page", "fetch"])
 def test_status_and_document(error: BoardClientError, status: int, headers: Mapping[str, str]) -> None:
-    """Each error becomes a problem document with its suggested status; without a login, consent does so for pages as well."""
+    """Each error becomes a page or a problem document with its suggested status, also consent without a login."""
     response = answered(error, headers)
-    document = json.loads(response.body)
-    assert (response.status_code, document["status"], error.suggested_status) == (status, status, status)
-    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status_code, error.suggested_status) == (status, status)
     assert response.headers["Content-Length"] == str(len(response.body))
+    if headers is PAGE:
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert (b"<p>M.</p>" in response.body) is isinstance(error, SignInError)
+        return
+    document = json.loads(response.body)
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert document["status"] == status
     assert document["title"]
     assert document["detail"] != "m" or isinstance(error, SignInError)
+    assert Problem.of(error).document == document
 
 
 def test_what_failed_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,6 +94,11 @@ async def act(path: str, session: AsyncSession, account: str, card_id: str = "",
     return {"id": member.result().id, "account": account}
 
 
+async def greet(session: AsyncSession | None) -> dict[str, Any]:
+    """Do what a page for guests and users does."""
+    return {"id": None if session is None else (await session.members.me()).id}
+
+
 # --- applications
 
 
@@ -112,6 +117,10 @@ def starlette_app(make: MakeSignIn, **options: Any) -> Starlette:
         user = await boards.user_session(request), await boards.user_account(request)
         return JSONResponse(await act(request.url.path, *user, **request.query_params))
 
+    async def guest(request: Request) -> JSONResponse:
+        return JSONResponse(await greet(await boards.optional_session(request)))
+
+    app.add_route("/guest", guest)
     for path in PATHS:
         app.add_route(path, view, methods=["GET", "POST"])
     app.router.routes.append(WebSocketRoute("/socket", open_socket))
@@ -126,6 +135,10 @@ def fastapi_app(make: MakeSignIn, **options: Any) -> FastAPI:
 
     async def view(request: Request, session: session, account: Annotated[str, Depends(boards.user_account)]) -> dict[str, Any]:
         return await act(request.url.path, session, account, **request.query_params)
+
+    @app.get("/guest")
+    async def guest(session: Annotated[AsyncSession | None, Depends(boards.optional_session)]) -> dict[str, Any]:
+        return await greet(session)
 
     for path in PATHS:
         app.add_api_route(path, view, methods=["GET", "POST"])
@@ -144,7 +157,11 @@ def litestar_app(make: MakeSignIn, **options: Any) -> litestar.Litestar:
     async def connect(socket: litestar.WebSocket[Any, Any, Any]) -> None:
         await open_socket(socket)
 
-    return litestar.Litestar([view, connect], plugins=[LitestarBoards(make, **options)])
+    @litestar.get("/guest")
+    async def guest(optional_session: NamedDependency[AsyncSession | None]) -> dict[str, Any]:
+        return await greet(optional_session)
+
+    return litestar.Litestar([view, guest, connect], plugins=[LitestarBoards(make, **options)])
 
 
 def quart_app(make: MakeSignIn, **options: Any) -> quart.Quart:
@@ -155,6 +172,10 @@ def quart_app(make: MakeSignIn, **options: Any) -> quart.Quart:
     async def view() -> dict[str, Any]:
         user = await boards.user_session(), await boards.user_account()
         return await act(quart.request.path, *user, **quart.request.args)
+
+    @app.get("/guest")
+    async def guest() -> dict[str, Any]:
+        return await greet(await boards.optional_session())
 
     for path in PATHS:
         app.add_url_rule(path, path, view, methods=["GET", "POST"])
@@ -175,6 +196,9 @@ def aiohttp_app(make: MakeSignIn, **options: Any) -> web.Application:
         user = await boards.user_session(request), await boards.user_account(request)
         return web.json_response(await act(request.path, *user, **request.query))
 
+    async def guest(request: web.Request) -> web.Response:
+        return web.json_response(await greet(await boards.optional_session(request)))
+
     async def connect(request: web.Request) -> web.WebSocketResponse:
         opened = web.WebSocketResponse()
         await opened.prepare(request)
@@ -183,6 +207,7 @@ def aiohttp_app(make: MakeSignIn, **options: Any) -> web.Application:
         return opened
 
     app.router.add_get("/socket", connect)
+    app.router.add_get("/guest", guest)
     for path in PATHS:
         app.router.add_get(path, view)
         app.router.add_post(path, view)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from boardclient import AsyncSession, BoardClientError
-from boardclient.integrations.asgi import IncomingRequest
+from boardclient.integrations.asgi import IncomingRequest, Problem
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.web import SignIn
 from fastapi import Depends, FastAPI, Form, Request, UploadFile
@@ -110,7 +110,9 @@ async def show_error(request: Request, error: Exception) -> Response:
         problem = await boards.handle(request, error)
     if problem.status_code < 400 or not IncomingRequest.of_scope(request.scope).wants_page:
         return problem
-    response = page(request, "error.html", problem.status_code, problem=json.loads(bytes(problem.body)))
+    known = isinstance(error, HTTPException | RequestValidationError)
+    document = json.loads(bytes(problem.body)) if known else dict(Problem.of(error).document)
+    response = page(request, "error.html", problem.status_code, problem=document)
     for name, value in problem.headers.items():
         if name in ("allow", "retry-after", "set-cookie"):
             response.headers.append(name, value)
