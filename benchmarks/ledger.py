@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import pickle
 import resource
@@ -25,14 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient import Card, CardDraft
 from boardclient._database import Database
 from boardclient._pace._shared import Message, Store
+from boardclient.bulk import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
-from boardclient.distributed._ledger import events, parts, read_states
 from boardclient.distributed._parts import BATCH, PartLease, PartLedger, claim
+from boardclient.distributed._tables import events, insert_event, parts, read_states
 from boardclient.testing import BoardService
 
 _CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000
@@ -61,7 +62,7 @@ async def _held_open(place: str) -> AsyncIterator[None]:
         if database.is_file:
             yield  # a reader does not hinder the writers of a file in WAL mode
             return
-        async with database.begin() as connection:
+        async with database._engine.begin() as connection:
             await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
             await connection.execute(sa.select(parts.c.part))
             yield
@@ -71,7 +72,8 @@ async def _held_open(place: str) -> AsyncIterator[None]:
 
 async def _batches(database: Database, lease: PartLease, drafts: list[CardDraft]) -> None:
     """Write batches until the rows end, and print what one takes."""
-    ledger = PartLedger(database, lease, list(enumerate(drafts, 1)), {})
+    entries = list(enumerate(drafts, 1))
+    ledger = PartLedger(database, lease, entries, {}, secret=b"", baseline=IdSet())
     count = max(1, len(drafts) // BATCH)
     cpu, wall = time.process_time(), time.perf_counter()
     for start in range(0, count * BATCH, BATCH):
@@ -93,9 +95,9 @@ async def _measure(place: str, rows: int) -> None:
     lease = await claim(database, job.name, 0, "benchmark", 30.0)
     assert lease is not None
     await _batches(database, lease, drafts[: rows // 4])
-    async with database.begin() as connection:
-        event = await connection.scalar(sa.select(sa.func.avg(sa.func.length(events.c.outcomes) + sa.func.length(events.c.sent))))
-        part = await connection.scalar(sa.select(sa.func.max(sa.func.length(parts.c.rows))))
+    size = sa.func.avg(sa.func.length(events.c.outcomes) + sa.func.length(events.c.sent))
+    ((event,),) = await database.read(sa.select(size))
+    ((part,),) = await database.read(sa.select(sa.func.max(sa.func.length(parts.c.rows))))
     await database.aclose()
     print(f"event: {(event or 0) / 1e3:.1f} KB, stored row of the input: {(part or 0) / (rows // 4):.0f} bytes")
 
@@ -128,16 +130,18 @@ class _Worker:
         self._ended: dict[int, Any] = {}
 
     async def renew(self) -> None:
-        async with self.database.begin() as connection:
-            await self._lease.renew(self.database, connection)
+        await self.database.change(lambda connection: self._lease.renew(self.database, connection))
 
     async def write(self) -> None:
-        first = BATCH * next(self.batches)
-        outcomes = json.dumps([(first + n, "done", f"5f3c7a9e1b2d4c6a{first + n:08x}") for n in range(BATCH)])
-        values = {"part": self._lease.part, "epoch": self._lease.epoch, "sent": json.dumps([*range(first, first + BATCH)])}
-        async with self.database.begin() as connection:
-            await self._lease.renew(self.database, connection)
-            await connection.execute(events.insert().values(job=self._lease.job, outcomes=outcomes, **values))
+        number, lease = next(self.batches), self._lease
+        rows = range(BATCH * number, BATCH * (number + 1))
+        outcomes = {row: ("done", f"5f3c7a9e1b2d4c6a{row:08x}") for row in rows}
+
+        async def append(connection: AsyncConnection) -> None:
+            await insert_event(connection, lease.job, lease.part, lease.epoch, number, outcomes, rows)
+            await lease.renew(self.database, connection)
+
+        await self.database.change(append)
 
     async def exchange(self) -> None:
         answer = await self.store.exchange("worker", Message(refused=1, wanted=2, ended=self._ended))
@@ -148,9 +152,8 @@ async def _server_seconds(database: Database) -> float:
     """Return the processor time of the server's processes for this database so far, for a file that of this process."""
     if database.is_file:
         return time.process_time()
-    async with database.begin() as connection:
-        found = await connection.execute(sa.text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"))
-        paths = [Path(f"/proc/{pid}/schedstat") for pid in found.scalars()]
+    ours = sa.select(sa.text("pid FROM pg_stat_activity WHERE datname = current_database()"))
+    paths = [Path(f"/proc/{row[0]}/schedstat") for row in await database.read(ours)]
     return sum(int(path.read_text().split()[0]) for path in paths if path.exists()) / 1e9
 
 

@@ -5,15 +5,19 @@ Nothing here knows what is in the tables.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
+import attrs
+
 from boardclient._environment import find_location, requires_extra
+from boardclient._guards import wait_to_end
 from boardclient._redaction import without_frames
 from boardclient.errors import JournalError
 
@@ -24,8 +28,13 @@ with requires_extra("workers", "a shared database"):
     from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+T = TypeVar("T")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_PATIENCE_SECONDS: Final = 60.0
+"""How long a database that was reached before may be away."""
+_PASSING: Final = ("08", "57P", "53300", "40001", "40P01")
+"""How the codes begin of what passes (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 metadata: Final = sa.MetaData()
 """The tables of all modules that were imported."""
 Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
@@ -33,31 +42,62 @@ Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers
 formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa.Integer, primary_key=True))
 
 
+@attrs.define
+class _Step:
+    """A try to do some work in a transaction, and what became of it."""
+
+    work: Callable[[AsyncConnection], Awaitable[Any]]
+    result: Any = None
+    failure: str | None = None
+    may_pass: bool = False
+    """Whether the same may work in a moment."""
+    is_ending: bool = False
+    """Whether all was done but the end of the transaction."""
+
+
 class Database:
     """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
 
+    Nothing is awaited in a transaction but the database. While it can't be reached, reads and changes are tried again, for up to
+    a minute, once it was reached before.
+
     Args:
         where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
+            `?pooler=transaction` is for a pooler that gives a connection to each transaction.
         is_durable: Whether the end of a transaction waits for the disk.
+        is_known: Whether it was reached before, by another process.
 
     Raises:
         ValueError: the URL can't be used, or holds a password.
         JournalError: the file is on a network file system.
     """
 
-    def __init__(self, where: str | os.PathLike[str], *, keeps_connections: bool = True, is_durable: bool = True) -> None:
+    def __init__(
+        self,
+        where: str | os.PathLike[str],
+        *,
+        keeps_connections: bool = True,
+        is_durable: bool = True,
+        is_known: bool = False,
+    ) -> None:
         self.where = checked_place(where)
         self.is_file = "://" not in self.where
         of_path = sa.URL.create("sqlite+aiosqlite", database=self.where)  # in a text, "%20" and "?" would name another file
-        url = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
-        of_file: dict[str, Any] = {"connect_args": {"timeout": 30.0, "factory": _Connection}}
-        options: dict[str, Any] = of_file if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
-        if not keeps_connections:
-            options = {"connect_args": options.get("connect_args", {}), "poolclass": sa.NullPool}
+        given = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
+        url = given.difference_update_query(["pooler"])
+        arguments: dict[str, Any] = {"command_timeout": _PATIENCE_SECONDS}
+        if self.is_file:
+            arguments = {"timeout": 30.0, "factory": _Connection}
+        self._reads_in_transactions = given.query.get("pooler") == "transaction"
+        if self._reads_in_transactions:
+            # The next statement may reach another connection of the server: none may rest on what an earlier one prepared.
+            # https://docs.sqlalchemy.org/en/20/dialects/postgresql.html#prepared-statement-name-with-pgbouncer
+            nameless = {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": str}
+            arguments |= nameless
+        kept: dict[str, Any] = {"poolclass": None if keeps_connections else sa.NullPool}
         self._synchronous = "FULL" if is_durable else "NORMAL"
-        if not is_durable and not self.is_file:
-            options["connect_args"] = {"server_settings": {"synchronous_commit": "off"}}
-        self._engine = create_async_engine(url, **options)
+        self._is_known = is_known
+        self._engine = create_async_engine(url, connect_args=arguments, **kept)
         if self.is_file:
             listen(self._engine.sync_engine, "connect", self._configure)
             listen(self._engine.sync_engine, "begin", _begin)
@@ -65,24 +105,72 @@ class Database:
         self.clock: sa.ColumnElement[float] = sa.literal_column(
             "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float
         )
+        self.moment: sa.Select[tuple[float]] = sa.select(self.clock)
+        """The statement that reads the clock within a change."""
+        if not (is_durable or self.is_file):  # of this transaction alone: a pooler passes the connection on
+            self.moment = self.moment.add_columns(sa.func.set_config("synchronous_commit", "off", True))
 
-    @contextlib.asynccontextmanager
-    async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
-        """Open a transaction, which is on the disk at the end.
+    async def read(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """Return the rows of one statement, which keeps no other connection waiting.
 
         Raises:
-            JournalError: the database can't be reached, read or written. The message names no password.
+            JournalError: the database can't be reached or read. The message names no password.
         """
-        failure: str | None = None
+
+        async def fetch(connection: AsyncConnection) -> Sequence[sa.Row[Any]]:
+            found: Sequence[sa.Row[Any]] = (await connection.execute(statement)).all()
+            return found
+
+        return await self._carry_out(fetch, is_repeatable=True, is_read=True)
+
+    async def change(self, work: Callable[[AsyncConnection], Awaitable[T]], *, is_repeatable: bool = True) -> T:
+        """Do some work in a transaction, which is on the disk at the end, and return its result.
+
+        If the connection is lost, the work is done again. Was that at the end of the transaction, nobody knows whether it holds:
+        work that `is_repeatable` finds out by itself, or does the same again.
+
+        Raises:
+            JournalError: the database can't be reached or written. The message names no password.
+        """
+        return await self._carry_out(work, is_repeatable=is_repeatable)
+
+    async def _carry_out(
+        self, work: Callable[[AsyncConnection], Awaitable[T]], *, is_repeatable: bool, is_read: bool = False
+    ) -> T:
+        loop, pause = asyncio.get_running_loop(), 0.05
+        until = loop.time() + _PATIENCE_SECONDS
+        while True:
+            step = _Step(work)
+            # In a task of its own: the driver closes a connection whose statement is cancelled, and logs that it could not.
+            task = asyncio.create_task(self._once(step, is_read=is_read))
+            await wait_to_end(task)
+            if step.failure is None:
+                self._is_known = True
+                return cast("T", step.result)
+            is_safe = self._is_known and step.may_pass and (is_repeatable or not step.is_ending)
+            if not is_safe or loop.time() + pause > until:
+                raise JournalError(f"the ledger {self.where} can't be used ({step.failure}): {_remedy(step.failure)}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    async def _once(self, step: _Step, *, is_read: bool) -> None:
         try:
-            async with self._engine.begin() as connection:
-                yield connection
-                return
+            async with self._engine.connect() as connection:
+                if is_read:
+                    is_alone = not (self.is_file or self._reads_in_transactions)
+                    await connection.execution_options(is_read=True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {}))
+                async with connection.begin():
+                    step.result = await step.work(connection)
+                    step.is_ending = True
         except DBAPIError as error:
-            failure = str(error.orig).partition("\n")[0]
+            step.failure, step.may_pass = str(error.orig).partition("\n")[0], _may_pass(error)
         except (SQLAlchemyError, OSError) as error:
-            failure = str(error).partition("\n")[0] or type(error).__name__
-        raise JournalError(f"the ledger {self.where} can't be used ({failure}): run again, which resumes it")
+            step.failure = str(error).partition("\n")[0] or type(error).__name__
+            step.may_pass = isinstance(error, OSError)
+        except Exception as error:
+            if not hasattr(error, "sqlstate"):  # asyncpg's own, while it connects
+                raise
+            step.failure, step.may_pass = str(error).partition("\n")[0], True
 
     async def create(self) -> None:
         """Create the tables if there are none.
@@ -93,12 +181,15 @@ class Database:
         if self.is_file:
             with contextlib.suppress(FileExistsError):  # only its owner can ever read it
                 os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        async with self.begin() as connection:
+
+        async def make(connection: AsyncConnection) -> None:
             if not self.is_file:  # two creations at once would meet in the catalogue
                 await connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))
             await connection.run_sync(metadata.create_all)
             if await connection.scalar(sa.select(formats.c.format)) is None:
                 await connection.execute(formats.insert().values(format=FORMAT))
+
+        await self.change(make)
         await self.check()
 
     async def check(self) -> None:
@@ -107,19 +198,33 @@ class Database:
         Raises:
             JournalError: it can't, or there are none.
         """
-        async with self.begin() as connection:
-            found = await connection.scalar(sa.select(formats.c.format))
+        found = next((row.format for row in await self.read(sa.select(formats.c.format))), None)
         if found != FORMAT:
             raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._engine.dispose()
+        await wait_to_end(asyncio.create_task(self._engine.dispose()))
 
     def _configure(self, connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
         for pragma in (f"synchronous = {self._synchronous}", "journal_mode = WAL", "busy_timeout = 30000"):
             connection.execute(f"PRAGMA {pragma}")
+
+
+def _may_pass(error: DBAPIError) -> bool:
+    """Return True if the same may work in a moment: the server restarts, has no connection left, or others were first."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    code = getattr(error.orig, "sqlite_errorcode", 0)
+    return error.connection_invalidated or state.startswith(_PASSING) or code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _remedy(failure: str) -> str:
+    if "prepared statement" in failure:
+        return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
+    if "malformed" in failure or "not a database" in failure:
+        return "put back a copy of it, since the same again will not work"
+    return "run again, which resumes it"
 
 
 class _Connection(sqlite3.Connection):
@@ -142,6 +247,8 @@ def checked_place(where: str | os.PathLike[str]) -> str:
     url = sa.make_url(place)
     if url.get_backend_name() != "postgresql":
         raise ValueError("a ledger is the path of a file, or postgresql://…")
+    if url.query.get("pooler", "session") not in {"session", "transaction"}:
+        raise ValueError('pooler must be "session" or "transaction"')
     if url.password is not None or any("password" in name.lower() for name in url.query):
         raise ValueError(
             "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
@@ -170,4 +277,5 @@ def takes_place(function: F) -> F:
 
 
 def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if not connection.get_execution_options().get("is_read"):  # one statement needs no transaction, and no lock
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

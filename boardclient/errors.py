@@ -128,11 +128,13 @@ class BoardClientError(Exception):
         attempts: The history of the call, oldest first.
         repeatable: Whether a second request leaves the service in the same state as the first.
         suggested_status: The HTTP status with which a web application may respond.
+        retry_at: From when on the same call makes sense again, aware. None if that is not known, or waiting does not help.
         shown_request: What the call sends, without its credentials. None if there was no request.
         call_id: The identifier of the call in events and logs.
     """
 
     suggested_status: int = 500
+    retry_at: datetime | None = None
     shown_request: ShownRequest | None = None
     call_id: str = ""
 

@@ -411,8 +411,6 @@ class Cards(_Resource):
     ) -> BulkRun:
         from boardclient.bulk import BulkRun
 
-        if (observers := self._pipeline.observers) is not None:
-            listeners = (*listeners, observers.notify)
         return BulkRun(self._pipeline, drafts, options, listeners)
 
 

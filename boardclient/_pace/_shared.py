@@ -17,10 +17,12 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import attrs
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, checked_place, metadata
 from boardclient._pace._controller import Controller
@@ -207,19 +209,22 @@ class Store:
         """
         if not self._is_ready:
             await self._database.create()
-        async with self._database.begin() as connection:
-            if not self._is_ready:
-                await connection.execute(_EMPTY, {"name": self._name})
-            row = (await connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update())).one()
-            now = float(await connection.scalar(sa.select(self._database.clock)) or 0.0)
-            group = Group()
-            if row.version == __version__:
-                with contextlib.suppress(Exception):  # it is damaged: begin anew
-                    group = load(row.state)
-            answer = group.exchange(name, now, message)
-            values = {"version": __version__, "state": dump(group)}
-            await connection.execute(_paces.update().where(self._row).values(values))
+        answer = await self._database.change(partial(self._step, name, message), is_repeatable=False)
         self._is_ready = True
+        return answer
+
+    async def _step(self, name: str, message: Message, connection: AsyncConnection) -> Answer:
+        if not self._is_ready:
+            await connection.execute(_EMPTY, {"name": self._name})
+        row = (await connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update())).one()
+        now = float(await connection.scalar(self._database.moment) or 0.0)
+        group = Group()
+        if row.version == __version__:
+            with contextlib.suppress(Exception):  # it is damaged: begin anew
+                group = load(row.state)
+        answer = group.exchange(name, now, message)
+        values = {"version": __version__, "state": dump(group)}
+        await connection.execute(_paces.update().where(self._row).values(values))
         return answer
 
     async def aclose(self) -> None:

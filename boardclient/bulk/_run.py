@@ -49,6 +49,8 @@ class BulkRun:
     ) -> None:
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
+        if pipeline.observers is not None:
+            listeners = (*listeners, pipeline.observers.notify)
         self._pipeline = pipeline
         self._drafts = drafts
         self._options = options

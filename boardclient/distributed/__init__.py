@@ -13,29 +13,23 @@ It needs the extra `workers`. docs/distributed.md is its guide.
 from boardclient._environment import requires_extra
 
 with requires_extra("workers", "boardclient.distributed"):
-    from boardclient.distributed._jobs import (
-        Job,
-        PartStatus,
-        drain,
-        import_part,
-        import_part_now,
-        plan,
-        plan_many,
-        report,
-        results,
-        status,
-    )
+    from boardclient.distributed._plan import Job, open_job, plan, plan_many
+    from boardclient.distributed._status import PartStatus, drain, report, results, status
     from boardclient.distributed._token_store import SqlTokenStore
+    from boardclient.distributed._work import import_batch, import_part, import_part_now, reconcile
 
 __all__ = [
     "Job",
     "PartStatus",
     "SqlTokenStore",
     "drain",
+    "import_batch",
     "import_part",
     "import_part_now",
+    "open_job",
     "plan",
     "plan_many",
+    "reconcile",
     "report",
     "results",
     "status",

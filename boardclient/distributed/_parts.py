@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import math
 import os
 import secrets
 import socket
 import threading
 import time
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -23,15 +23,27 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
-from boardclient.bulk import IdSet
-from boardclient.bulk._ledger import DurableLedger, RowState
+from boardclient.bulk import BulkReport, IdSet
+from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
 from boardclient.bulk._life import Row
-from boardclient.distributed._ledger import CLOSING, State, events, jobs, parts, read_states
+from boardclient.distributed._tables import (
+    COUNTS,
+    LOGGED,
+    State,
+    count_of,
+    insert_event,
+    jobs,
+    load_drafts,
+    parts,
+    read_states,
+)
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
 
 BATCH: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
+_MOST_STALLS: Final = 2
+"""How many workers may die with a part before its rows are sent one by one, so that the row which kills them is known."""
 _NOTE_SECONDS: Final = 0.5
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """It runs on while a process, or the machine, is suspended (clock_gettime(2))."""
@@ -52,19 +64,55 @@ def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-@attrs.define
+@attrs.define(kw_only=True)
 class PartLease:
-    """The right to send the rows of a part, for `seconds` after each renewal. Owned by the ledger of the part."""
+    """The right to send the rows of a part, for `seconds` after each renewal. Owned by the run of the part."""
 
     job: str
     part: int
     epoch: int
-    owner: str
     seconds: float
     deadline: float
     """Until when requests may begin, on a clock that counts suspension."""
+    first: int
+    size: int
+    rows: bytes = attrs.field(repr=False)
+    stalls: int = 0
+    before: tuple[int, int, float] = (0, 0, 0.0)
+    """The requests, the refusals and the seconds of earlier runs."""
     is_draining: bool = False
+    is_returned: bool = False
+    """Whether the part is no longer this worker's, at its own wish."""
+    on_drain: Callable[[], object] = attrs.field(default=lambda: None, repr=False)
     _is_lost: bool = False
+
+    @classmethod
+    def of(cls, job: str, found: sa.Row[Any], began: float, seconds: float) -> PartLease:
+        """Return the lease that a statement has taken, which was begun at a time."""
+        names = ("part", "epoch", "first", "size", "rows", "stalls")
+        values: dict[str, Any] = {name: getattr(found, name) for name in names}
+        before = (found.requests, found.rejected, found.seconds)
+        deadline = began + seconds * (1 - _MARGIN)
+        return cls(job=job, seconds=seconds, deadline=deadline, before=before, **values)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the rows."""
+        return range(self.first + 1, self.first + self.size + 1)
+
+    @property
+    def drafts(self) -> list[CardDraft]:
+        """The rows.
+
+        Raises:
+            JournalError: they are damaged.
+        """
+        return load_drafts(self.rows, f"part {self.part} of {self.job!r}")
+
+    @property
+    def batch(self) -> int:
+        """How many rows to log together."""
+        return BATCH if self.stalls < _MOST_STALLS else 1
 
     def is_held(self) -> bool:
         """Return False if another worker may have taken over."""
@@ -82,115 +130,204 @@ class PartLease:
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
 
-    async def renew(self, database: Database, connection: AsyncConnection) -> None:
-        """Renew the lease within a transaction.
+    async def renew(self, database: Database, connection: AsyncConnection, **changes: Any) -> None:
+        """Renew the lease within a transaction, and change other columns of the part.
 
         Raises:
             LeaseLostError: another worker has taken over.
         """
         began = _now()
-        renewed = await connection.execute(
-            parts.update()
-            .where(parts.c.job == self.job, parts.c.part == self.part, parts.c.epoch == self.epoch)
-            .values(lease_until=database.clock + self.seconds)
-        )
-        if renewed.rowcount != 1:
+        is_mine = (parts.c.job == self.job) & (parts.c.part == self.part) & (parts.c.epoch == self.epoch)
+        values = {"lease_until": database.clock + self.seconds, **changes}
+        if (await connection.execute(parts.update().where(is_mine).values(values))).rowcount != 1:
             self._is_lost = True
             raise self._lost()
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
 
+    def drain(self) -> None:
+        """Let the run of the part end."""
+        self.is_draining = True
+        self.on_drain()
 
-async def claim(database: Database, job: str, part: int, owner: str, seconds: float) -> PartLease | None:
-    """Take a part that is open and that no other worker holds. Return None if there is nothing to take."""
+    async def give_back(self, database: Database) -> None:
+        """Let another worker take the part at once.
+
+        Raises:
+            LeaseLostError: one has it already.
+            JournalError: the database can't be written. The lease ends by itself.
+        """
+        await database.change(lambda connection: self.renew(database, connection, lease_until=0.0))
+
+
+async def claim(
+    database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] | None = None
+) -> PartLease | None:
+    """Take a part that no other worker holds. Return None if there is nothing to take.
+
+    It has to be open, or to fulfil the condition.
+    """
     began = _now()
     free = sa.or_(parts.c.lease_until < database.clock, parts.c.owner == owner)
-    async with database.begin() as connection:
-        epoch = await connection.scalar(
-            parts.update()
-            .where(parts.c.job == job, parts.c.part == part, parts.c.state != "done", free)
-            .values(state="open", epoch=parts.c.epoch + 1, owner=owner, lease_until=database.clock + seconds)
-            .returning(parts.c.epoch)
+    is_draining = sa.exists().where(jobs.c.job == job, jobs.c.is_draining)
+    wanted = parts.c.state != "done" if condition is None else condition
+    statement = (
+        parts.update()
+        .where(parts.c.job == job, parts.c.part == part, wanted, free, sa.not_(is_draining))
+        .values(
+            state="open",
+            epoch=parts.c.epoch + 1,
+            owner=owner,
+            lease_until=database.clock + seconds,
+            stalls=sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls),
+            began_at=sa.func.coalesce(parts.c.began_at, database.clock),
         )
-    return None if epoch is None else PartLease(job, part, epoch, owner, seconds, began + seconds * (1 - _MARGIN))
+        .returning(parts)
+    )
+
+    async def take(connection: AsyncConnection) -> sa.Row[Any] | None:
+        found: sa.Row[Any] | None = (await connection.execute(statement)).one_or_none()
+        return found
+
+    found = await database.change(take)
+    return None if found is None else PartLease.of(job, found, began, seconds)
+
+
+@attrs.define(eq=False)
+class _Kept:
+    lease: PartLease
+    on_drain: Callable[[], object]
+    due: float
 
 
 class Heartbeat:
-    """Renews a lease from a thread of its own, which a busy event loop can't starve. Owned by the ledger of the part.
+    """Renews leases from a thread of its own, which a busy event loop can't starve. Owned by a worker.
 
-    It gives up when the event loop stands still: a worker that does nothing should lose its part.
+    It gives up when the event loop stands still: a worker that does nothing should lose its parts.
     """
 
-    def __init__(self, where: str, lease: PartLease, on_drain: Callable[[], object]) -> None:
+    def __init__(self, where: str) -> None:
         self._where = where
-        self._lease = lease
-        self._on_drain = on_drain
         self._loop = asyncio.get_running_loop()
-        self._alive_at = time.monotonic()
-        self._stopped = threading.Event()
-        self._tick()
-        self._thread = threading.Thread(target=asyncio.run, args=(self._beat(),), name="boardclient-lease", daemon=True)
-        self._thread.start()
+        self._kept: list[_Kept] = []
+        self._changed = threading.Condition()
+        self._next = 0.0
+        """When the thread looks again."""
+        self._is_closed = False
+        self._alive_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def keep(self, lease: PartLease, on_drain: Callable[[], object]) -> Iterator[None]:
+        """Renew a lease within the block, and call a function on the loop if the job is drained."""
+        kept = _Kept(lease, on_drain, time.monotonic() + lease.seconds / 4)
+        with self._changed:
+            self._kept.append(kept)
+            if kept.due < self._next:
+                self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=asyncio.run, args=(self._beat(),), name="boardclient-lease", daemon=True)
+            self._thread.start()
+        if self._timer is None or kept.lease.seconds / 6 < self._timer.when() - self._loop.time():
+            self._tick()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._kept.remove(kept)
 
     async def aclose(self) -> None:
         """Stop renewing, and wait for the thread."""
-        self._timer.cancel()
-        self._stopped.set()
-        await asyncio.to_thread(self._thread.join)
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
 
     def _tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._alive_at = time.monotonic()
-        self._timer = self._loop.call_later(self._lease.seconds / 6, self._tick)
+        seconds = min((kept.lease.seconds for kept in self._kept), default=None)
+        self._timer = None if seconds is None else self._loop.call_later(seconds / 6, self._tick)
+
+    def _wait(self) -> list[_Kept] | None:
+        """Wait until leases have to be renewed, and return them. None at the end."""
+        with self._changed:
+            while not self._is_closed:
+                now = time.monotonic()
+                due = [kept for kept in self._kept if kept.due <= now]
+                for kept in due:
+                    kept.due = now + kept.lease.seconds / 4
+                if due:
+                    return [kept for kept in due if now - self._alive_at <= kept.lease.seconds / 2]
+                self._next = min((kept.due for kept in self._kept), default=math.inf)
+                self._changed.wait(min(self._next - now, threading.TIMEOUT_MAX))
+        return None
 
     async def _beat(self) -> None:
-        database, lease = Database(self._where), self._lease
+        database = Database(self._where, is_known=True)
         try:
-            while not self._stopped.wait(lease.seconds / 4):
-                if time.monotonic() - self._alive_at > lease.seconds / 2:
-                    continue
-                with contextlib.suppress(JournalError):  # the run meets it when it writes, or its deadline
-                    async with database.begin() as connection:
-                        await lease.renew(database, connection)
-                        drains = await connection.scalar(sa.select(jobs.c.is_draining).where(jobs.c.job == lease.job))
-                    if drains and not lease.is_draining:
-                        lease.is_draining = True
-                        self._loop.call_soon_threadsafe(self._on_drain)
+            while (due := self._wait()) is not None:
+                for kept in due:
+                    with contextlib.suppress(JournalError):  # the run meets it when it writes, or its deadline
+                        await self._renew(database, kept)
         finally:
             await database.aclose()
 
+    async def _renew(self, database: Database, kept: _Kept) -> None:
+        lease = kept.lease
+        await database.change(lambda connection: lease.renew(database, connection))
+        found = await database.read(sa.select(jobs.c.is_draining).where(jobs.c.job == lease.job))
+        if not lease.is_draining and any(row.is_draining for row in found):
+            self._loop.call_soon_threadsafe(kept.on_drain)
+
 
 class PartLedger(DurableLedger):
-    """The ledger of a run of one part. It holds the lease, and is owned by the run, which closes it.
+    """The ledger of a run of one part. It is owned by the run, which closes it.
 
     Rows to be sent are in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each transaction
     renews the lease, and holds only if the part is still this worker's. The lease is checked right before each request.
     """
 
-    batch = largest_batch = BATCH
     released = -1  # so that each row is passed to `release`
     is_new = False  # the cards that were there before are read before the first part is run
 
     def __init__(
-        self, database: Database, lease: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]
+        self,
+        database: Database,
+        lease: PartLease,
+        entries: Sequence[tuple[int, CardDraft]],
+        states: dict[int, State],
+        *,
+        secret: bytes,
+        baseline: IdSet,
+        listed_before: int = 0,
+        logged: Sequence[int] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(secret)
+        self.batch = self.largest_batch = lease.batch
         self.entries = entries
         """The rows of the input, with their numbers in the job."""
+        self.owners: dict[int, int] = {}
+        """The parts of those rows that are another part's."""
+        self.others: Sequence[Doubt] = ()
+        """Rows that other workers are sending."""
         self.may_send = lease.is_held
-        self.on_drain: Callable[[], object] = lambda: None
-        self._database = database
-        self._lease = lease
-        self._states = states
+        self.report: Callable[[], BulkReport] = BulkReport
+        """The run's report so far."""
+        self._baseline, self.listed_before = baseline, listed_before
+        self.older.append(baseline)
+        self._database, self._lease, self._states = database, lease, states
         self._pending: dict[int, State] = {}
+        self._logged = {*logged}
+        self._number = 1 if logged else 0
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._heartbeat = Heartbeat(database.where, lease, lambda: self.on_drain())
-
-    async def load(self) -> None:
-        """Read what the whole job knows."""
-        async with self._database.begin() as connection:
-            self.secret = (await connection.execute(sa.select(jobs.c.secret).where(jobs.c.job == self._lease.job))).scalar_one()
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Log the rows to be sent, and set on the others what became of them.
@@ -203,6 +340,8 @@ class PartLedger(DurableLedger):
         for row in rows:
             row.seq = self.entries[row.index][0]
             state, detail = self._states.get(row.seq, ("", ""))
+            if row.seq in self._logged:
+                continue
             if state == "done":
                 row.action, row.detail = "done", detail
             elif state in {"logged", "unknown"}:
@@ -211,7 +350,8 @@ class PartLedger(DurableLedger):
                 row.detail = detail  # logged by `log_refused`
             else:
                 sent.append(row.seq)
-        await self._write(sent)
+        if sent or self._pending:
+            await self._write(sent)
 
     async def log_refused(self, rows: Sequence[Row]) -> None:
         """Log rows that an earlier run saw refused, right before they are sent."""
@@ -224,14 +364,6 @@ class PartLedger(DurableLedger):
             LeaseLostError: it may not be. The row must not be sent.
         """
         self._lease.check()
-
-    async def baseline(self) -> IdSet:
-        """Return the cards that existed before the job."""
-        async with self._database.begin() as connection:
-            found = await connection.execute(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
-        ids = json.loads(zlib.decompress(found.scalar_one()))
-        self.listed_before = len(ids)
-        return IdSet(ids)
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that belong to rows of the job."""
@@ -246,23 +378,26 @@ class PartLedger(DurableLedger):
         states = await read_states(self._database, self._lease.job)
         return [detail for state, detail in states.values() if state == "done"]
 
-    async def finish(self, report: Any, audit: str | None, *, state: str = "done") -> None:
-        """Record the end of a run, after which the part is done or open. Called before `aclose`."""
-        await self._write(state=state, report=report, changes={"audit": audit} if self._lease.part == CLOSING else None)
+    async def other_doubts(self) -> Sequence[Doubt]:
+        """Return the rows that other workers are sending."""
+        return self.others
+
+    async def finish(self, *, state: str = "done", audit: str | None = None) -> None:
+        """Record the end of a run, after which the part is done or open, and no longer this worker's."""
+        await self._write(changes={"state": state, "lease_until": 0.0}, audit=audit)
+        self._lease.is_returned = True
 
     async def aclose(self) -> None:
-        """Write what was recorded, and give the part back.
+        """Write what was recorded.
 
         Raises:
             LeaseLostError: another worker has the part now.
             JournalError: the database can't be written. The rows without outcome are in doubt.
         """
-        try:
-            if self._writer is not None:
-                await asyncio.wait({self._writer})
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
+        if self._pending or self._failure is not None:
             await self._write()
-        finally:
-            await self._heartbeat.aclose()
 
     def _note(self, seq: int, state: RowState, detail: str) -> None:
         self._pending[seq] = (state, detail)
@@ -278,9 +413,7 @@ class PartLedger(DurableLedger):
         except Exception as error:  # the run meets it at its next write
             self._failure = self._failure or error
 
-    async def _write(
-        self, sent: Sequence[int] = (), *, state: str = "open", report: Any = None, changes: Mapping[str, Any] | None = None
-    ) -> None:
+    async def _write(self, sent: Sequence[int] = (), *, changes: dict[str, Any] | None = None, audit: str | None = None) -> None:
         """Write outcomes, then which rows are sent, and renew the lease, all in one."""
         async with self._writing:
             if self._failure is not None:
@@ -288,31 +421,45 @@ class PartLedger(DurableLedger):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            lease, noted, self._pending = self._lease, self._pending, {}
+            noted, self._pending = self._pending, {}
+            after = {**noted, **dict.fromkeys(sent, LOGGED)}
             try:
-                async with self._database.begin() as connection:
-                    await lease.renew(self._database, connection)
-                    if noted or sent:
-                        outcomes = json.dumps([(seq, *known) for seq, known in noted.items()])
-                        await connection.execute(
-                            events.insert().values(
-                                job=lease.job, part=lease.part, epoch=lease.epoch, outcomes=outcomes, sent=json.dumps([*sent])
-                            )
-                        )
-                    if changes is not None:
-                        await connection.execute(jobs.update().where(jobs.c.job == lease.job).values(**changes))
-                    if report is not None:
-                        await connection.execute(
-                            parts.update()
-                            .where(parts.c.job == lease.job, parts.c.part == lease.part)
-                            .values(
-                                state=state,
-                                requests=parts.c.requests + report.requests,
-                                rejected=parts.c.rejected + report.rejected,
-                                seconds=parts.c.seconds + report.seconds,
-                            )
-                        )
+                await self._database.change(lambda connection: self._store(connection, noted, sent, after, changes or {}, audit))
             except BaseException:
                 self._pending = {**noted, **self._pending}
                 raise
-            self._states.update(noted)
+            self._number += bool(after)
+            self._states.update(after)
+
+    async def _store(
+        self,
+        connection: AsyncConnection,
+        noted: dict[int, State],
+        sent: Sequence[int],
+        after: dict[int, State],
+        changes: dict[str, Any],
+        audit: str | None,
+    ) -> None:
+        lease, report = self._lease, self.report()
+        requests, rejected, seconds = lease.before
+        values: dict[str, Any] = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
+        values |= {"seconds": seconds + report.seconds, "ended_at": self._database.clock}
+        if any(state == "done" for state, _ in noted.values()):
+            values["stalls"] = sa.case((parts.c.stalls < _MOST_STALLS, 0), else_=parts.c.stalls)
+        counts: dict[int, Counter[str]] = {}
+        # If the end of an earlier transaction was lost, the event may be there, and so is all the rest of it.
+        if after and await insert_event(connection, lease.job, lease.part, lease.epoch, self._number, noted, sent):
+            for seq, state in after.items():
+                count = counts.setdefault(self.owners.get(seq, lease.part), Counter())
+                count[count_of(self._states.get(seq))] -= 1
+                count[count_of(state)] += 1
+        await lease.renew(self._database, connection, **values, **_added(counts.pop(lease.part, Counter())), **changes)
+        for part, count in counts.items():
+            of_other = (parts.c.job == lease.job) & (parts.c.part == part)
+            await connection.execute(parts.update().where(of_other).values(_added(count) or {"part": part}))
+        if audit is not None:
+            await connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))
+
+
+def _added(count: Counter[str]) -> dict[str, Any]:
+    return {name: parts.c[name] + count[name] for name in COUNTS if count[name]}

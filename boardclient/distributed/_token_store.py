@@ -58,8 +58,8 @@ class SqlTokenStore(AccountStore):
             if not self._is_ready:
                 await self._database.create()
                 self._is_ready = True
-            async with self._database.begin() as connection:
-                return await self._step(connection, account, change)
+            # A step tells by what it finds whether it was done before: the end of a transaction that was lost says nothing.
+            return await self._database.change(lambda connection: self._step(connection, account, change), is_repeatable=False)
         except JournalError as error:
             why = error.message.replace("the ledger", "the token store").partition(": run again")[0]
         raise CredentialError(why)

@@ -18,7 +18,7 @@ from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._options import check_count
 from boardclient.distributed import Job, drain, import_part_now, report, results, status
-from boardclient.distributed._jobs import check_worker
+from boardclient.distributed._work import check_worker
 from boardclient.events import BulkProgress
 
 with requires_extra("dask", "boardclient.integrations.dask"):

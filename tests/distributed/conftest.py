@@ -8,7 +8,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -79,3 +81,36 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "cards.ledger")
     server: Server = request.getfixturevalue("postgresql")
     return server.new_database()
+
+
+@pytest.fixture
+def pooler(postgresql: Server) -> Callable[[str], AbstractContextManager[str]]:
+    """Give a function that runs PgBouncer in a mode, before a database of its own, and gives the URL."""
+    return partial(_pooled, postgresql)
+
+
+@contextlib.contextmanager
+def _pooled(server: Server, mode: str) -> Iterator[str]:
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        assert os.environ.get("CI") != "true", "PgBouncer is not installed: apt-get install pgbouncer"
+        pytest.skip("PgBouncer is not installed (apt-get install pgbouncer)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    user = "postgres" if os.geteuid() == 0 else None
+    users, settings = server.folder / f"users{port}", server.folder / f"pgbouncer{port}.ini"
+    users.write_text('"postgres" ""\n')
+    settings.write_text(
+        f"[databases]\n* = host=127.0.0.1 port={server.port}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n"
+        f"unix_socket_dir=\nauth_type=trust\nauth_file={users}\npool_mode={mode}\ndefault_pool_size=8\n"
+    )
+    process = subprocess.Popen([program, "-q", str(settings)], user=user, cwd=server.folder, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+        yield f"postgresql://postgres@127.0.0.1:{port}/{server.new_database().rpartition('/')[2]}"
+    finally:
+        process.kill()
+        process.wait()

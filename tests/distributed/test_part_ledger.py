@@ -19,12 +19,12 @@ from boardclient import Card, CardDraft, JournalError
 from boardclient._database import Database
 from boardclient._operations import ADD_CARD
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk import BulkAudit, BulkReport
+from boardclient.bulk import BulkAudit, BulkReport, IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report
-from boardclient.distributed._ledger import CLOSING, dump_audit, jobs, read_states
 from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim
+from boardclient.distributed._tables import CLOSING, dump_audit, jobs, read_states
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService
@@ -47,9 +47,8 @@ async def held(database: Database, part: int = 0, owner: str = "me", seconds: fl
 
 
 async def opened(database: Database, lease: PartLease) -> PartLedger:
-    ledger = PartLedger(database, lease, list(enumerate(DRAFTS, 1)), await read_states(database, "job"))
-    await ledger.load()
-    return ledger
+    states = await read_states(database, "job")
+    return PartLedger(database, lease, list(enumerate(DRAFTS, 1)), states, secret=b"secret", baseline=IdSet())
 
 
 def rows(count: int) -> list[Row]:
@@ -66,7 +65,6 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     first.add_outcome(given[0], "created", Card("c0"))
     first.add_outcome(given[1], "unknown", error=BoardClientError("lost"))
     first.withdraw([given[2]])
-    await first.set_baseline([])
     await first.note_resembling({})
     assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
     assert "c0" in await first.confirmed()
@@ -132,7 +130,7 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
 async def test_the_audit_of_the_closing_part_is_that_of_the_job(database: Database, made: BulkReport) -> None:
     """Its numbers, cards and drafts are in the report, or why there is none."""
     ledger = await opened(database, await held(database, CLOSING))
-    await ledger.finish(made, dump_audit(made))
+    await ledger.finish(audit=dump_audit(made))
     await ledger.aclose()
     found = await report(database.where)
     assert found.audit == made.audit
@@ -165,10 +163,12 @@ async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_
 
     sa.event.listen(database._engine.sync_engine, "connect", connected)
 
+    async def select(connection: Any) -> None:
+        await connection.execute(sa.select(jobs.c.job))
+
     async def read() -> None:
         try:
-            async with database.begin() as connection:
-                await connection.execute(sa.select(jobs.c.job))
+            await database.change(select)
         except asyncio.CancelledError as error:
             errors.append(error)
 

@@ -124,7 +124,7 @@ async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
     store = SqlTokenStore(tmp_path / "tokens")
     assert await store.publish("a", Token("t"), 0)
     assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o600
-    async with store._database.begin() as connection:
-        await connection.execute(sa.text("UPDATE boardclient_tokens SET token = NULL"))
+    spoil = sa.text("UPDATE boardclient_tokens SET token = NULL")
+    await store._database.change(lambda connection: connection.execute(spoil))
     with pytest.raises(CredentialError, match="is damaged"):
         await store.read("a")

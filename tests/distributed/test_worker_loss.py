@@ -184,10 +184,15 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
     """Nothing is sent then."""
     drafts = board.drafts(10)
     job = await board.plan(drafts)
-    with pytest.raises(JournalError, match="with other rows or marker"):
-        await board.plan(drafts[1:])
-    with pytest.raises(JournalError, match="with other rows or marker"):
-        await board.plan(drafts, marker=True)
+    other_board = (await board.session.boards.create("Other")).id
+    for use, what in (
+        (lambda: board.plan(drafts[1:]), "rows"),
+        (lambda: board.plan(drafts, marker=True), "marker"),
+        (lambda: board.plan(drafts, name=job.name, account="ada"), "account"),
+        (lambda: plan(drafts, other_board, board.ledger, name=job.name), "board"),
+    ):
+        with pytest.raises(JournalError, match=f"with other {what}: give this one another name"):
+            await use()
     places = [(board.board_id, account, draft) for account in (None, "ada") for draft in drafts]
     with pytest.raises(ValueError, match="need a marker, to tell them apart"):
         await plan_many(places, board.ledger)
@@ -282,8 +287,7 @@ async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
     """Old and new code can't write one ledger."""
     job = await board.plan(board.drafts(3))
     database = _database.Database(board.ledger)
-    async with database.begin() as connection:
-        await connection.execute(sa.update(_database.formats).values(format=99))
+    await database.change(lambda connection: connection.execute(sa.update(_database.formats).values(format=99)))
     await database.aclose()
     for use in (lambda: board.plan(board.drafts(3)), lambda: board.run(job), lambda: status(board.ledger)):
         with pytest.raises(JournalError, match="has format 99, not"):
@@ -435,10 +439,12 @@ async def test_the_heartbeat_of_a_loop_that_stands_still_renews_nothing(board: B
     database = Database(job.ledger)
     lease = await leases.claim(database, job.name, 0, "stuck", 0.4)
     assert lease is not None
-    heartbeat = leases.Heartbeat(job.ledger, lease, lambda: None)
-    heartbeat._timer.cancel()  # the loop no longer says that it is alive
-    while await leases.claim(database, job.name, 0, "other", 30.0) is None:
-        await asyncio.sleep(0)
+    heartbeat = leases.Heartbeat(job.ledger)
+    with heartbeat.keep(lease, lease.drain):
+        assert heartbeat._timer is not None
+        heartbeat._timer.cancel()  # the loop no longer says that it is alive
+        while await leases.claim(database, job.name, 0, "other", 30.0) is None:
+            await asyncio.sleep(0)
     await heartbeat.aclose()
     await database.aclose()
 
@@ -525,17 +531,16 @@ async def test_a_disk_that_is_full(board: Board, monkeypatch: pytest.MonkeyPatch
     """Nothing is sent that was not logged. With room the same job resumes, and what was not written is settled."""
     drafts = board.drafts(600)
     job = await board.plan(drafts, parts=2)
-    configure = _database.Database._configure
+    begin, pages = _database._begin, [Path(board.ledger).stat().st_size // 4096 + 3]
 
-    def small(self: Database, connection: Any, record: object) -> None:
-        configure(self, connection, record)
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 3}")
+    def begin_on_disk(connection: sa.Connection) -> None:
+        begin(connection)
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages[0]}")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(_database.Database, "_configure", small)
-        with pytest.raises(JournalError, match="database or disk is full"):
-            await board.run(job)
+    monkeypatch.setattr(_database, "_begin", begin_on_disk)
+    with pytest.raises(JournalError, match="database or disk is full"):
+        await board.run(job)
+    pages[0] = 2**30
     sent = len(await board.cards())
     assert 0 < sent < 600
     job = await board.plan(drafts, parts=2)

@@ -1,0 +1,198 @@
+"""What a ledger says of its jobs: how far they are, their report, and the result of each row. And what ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import sqlalchemy as sa
+
+from boardclient._database import Database, checked_place, takes_place
+from boardclient.bulk import BulkReport, CardResult
+from boardclient.distributed._plan import Job
+from boardclient.distributed._tables import State, jobs, load_audit, load_drafts, parts, read_states
+from boardclient.errors import BoardClientError, Effect, JournalError
+from boardclient.models import Card, CardDraft
+
+Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
+"""A job, several, or all of a ledger."""
+MOST_PROBLEMS: Final = 1000
+"""How many rows a report names at most."""
+
+
+@attrs.frozen(kw_only=True)
+class PartStatus:
+    """How far a part is. `part` is -1 for the closing part, which reconciles what the others left in doubt.
+
+    Attributes:
+        part: The number of the part.
+        key: The key of its batch. Of a job that was planned, it is the number.
+        job: The name of its job.
+        state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
+        owner: The worker that holds it, or held it last.
+        rows: How many rows it has.
+        done, failed, in_doubt: How many of them exist, were not created, or may exist.
+        seconds, rate: How long its runs took, and how many cards they made in a second.
+    """
+
+    job: str
+    part: int
+    key: str
+    state: str
+    owner: str | None
+    rows: int
+    done: int
+    failed: int
+    in_doubt: int
+    seconds: float
+    rate: float
+
+
+@takes_place
+async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
+    """Return the report and the audit of a job, or of several together.
+
+    `seconds` is the time from the first row to the last outcome.
+
+    Args:
+        ledger: A job, several of one ledger, or a ledger. Only jobs know which cards existed when they were planned: for a ledger
+            all are "created".
+        name: The name of a job of the ledger. None (default) stands for all.
+
+    Raises:
+        JournalError: the ledger can't be read, or has no such job.
+    """
+    given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
+    already = sum(job.already for job in given)
+    planned_at = min((job.planned_at for job in given), default=0.0)
+    async with _of(ledger, name) as (database, names):
+        added = [sa.func.sum(parts.c[one]) for one in ("done", "failed", "in_doubt", "requests", "rejected")]
+        is_counted = parts.c.ended_at > planned_at
+        times = sa.func.min(parts.c.began_at).filter(is_counted), sa.func.max(parts.c.ended_at).filter(is_counted)
+        columns = [sa.func.coalesce(column, 0) for column in (*added, *times)]
+        (found,) = await database.read(sa.select(*columns).where(parts.c.job.in_(names)))
+        done, failed, in_doubt, requests, rejected, began_at, ended_at = tuple(found)
+        stored = await database.read(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))
+    audits: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
+    failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
+    seconds = max(0.0, ended_at - max(began_at, planned_at))
+    return BulkReport(
+        created=int(done) - already,
+        already=already,
+        failed=int(failed),
+        unknown=int(in_doubt),
+        seconds=seconds,
+        rate=(int(done) - already) / seconds if seconds else 0.0,
+        requests=int(requests),
+        rejected=int(rejected),
+        audit=load_audit(audits) if audits and all(audits) else None,
+        audit_error=BoardClientError(failures[0]) if failures else None,
+    )
+
+
+@takes_place
+async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
+    """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
+
+    Raises:
+        JournalError: the ledger can't be read, or has no such job.
+    """
+    async with _of(ledger, name) as (database, names):
+        is_held = (parts.c.lease_until > database.clock).label("is_held")
+        columns = [column for column in parts.c if column.name not in {"rows", "digest"}]
+        wanted = sa.select(*columns, is_held).where(parts.c.job.in_(names)).order_by(parts.c.job, parts.c.first)
+        found = await database.read(wanted)
+    return [
+        PartStatus(
+            job=part.job,
+            part=part.part,
+            key=part.key,
+            state="held" if part.state == "open" and part.is_held else part.state,
+            owner=part.owner,
+            rows=part.size,
+            done=part.done,
+            failed=part.failed,
+            in_doubt=part.in_doubt,
+            seconds=part.seconds,
+            rate=part.done / part.seconds if part.seconds else 0.0,
+        )
+        for part in found
+    ]
+
+
+@takes_place
+async def drain(ledger: Jobs, *, name: str | None = None) -> None:
+    """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
+
+    They learn of it within a quarter of their lease. No part is begun any more: `import_part` returns. `plan` and `open_job` open
+    a job again.
+
+    Raises:
+        JournalError: the ledger can't be written, or has no such job.
+    """
+    async with _of(ledger, name) as (database, names):
+        drained = jobs.update().where(jobs.c.job.in_(names)).values(is_draining=True)
+        await database.change(lambda connection: connection.execute(drained))
+
+
+@contextlib.asynccontextmanager
+async def _of(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
+    """Open a ledger, and find jobs in it, or all."""
+    wanted = [] if name is None else [name]
+    if is_known := not isinstance(ledger, str | os.PathLike):
+        first, *others = [ledger] if isinstance(ledger, Job) else ledger
+        ledger, wanted = first.ledger, [job.name for job in (first, *others)]
+    place = checked_place(ledger)
+    if "://" not in place and not _exists(place):
+        raise JournalError(f"there is no ledger {place}: check the path")
+    async with contextlib.aclosing(Database(place, is_known=is_known)) as database:
+        await database.check()
+        names = [found.job for found in await database.read(sa.select(jobs.c.job))]
+        for one in set(wanted).difference(names):
+            raise JournalError(f"the ledger {place} has no job {one!r}, but {', '.join(map(repr, names)) or 'none'}")
+        yield database, wanted or names
+
+
+def _exists(place: str) -> bool:
+    return os.path.exists(place)  # in a function, since this one is not asynchronous
+
+
+async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardResult, None]:
+    """Yield what became of each row of a job that a worker has taken up and not given back, part by part.
+
+    Take as long as you like for each: nobody waits for you.
+
+    Args:
+        job: The job.
+        is_problem: True for those that failed or are unknown, and no others.
+
+    Raises:
+        JournalError: the ledger can't be read.
+    """
+    async with contextlib.aclosing(Database(job.ledger, is_known=True)) as database:
+        states = await read_states(database, job.name)
+        before = await read_states(database, job.name, until=job.since)
+        columns, after = (parts.c.part, parts.c.first, parts.c.size, parts.c.rows), -1
+        wanted = (parts.c.job == job.name) & ((parts.c.failed + parts.c.in_doubt if is_problem else parts.c.size) > 0)
+        while page := await database.read(
+            sa.select(*columns).where(wanted, parts.c.first > after).order_by(parts.c.first).limit(1)
+        ):
+            (part,) = page
+            after = part.first
+            for seq, draft in enumerate(load_drafts(part.rows, f"part {part.part} of {job.name!r}"), part.first + 1):
+                if seq in states and not (is_problem and states[seq][0] == "done"):
+                    yield result_of(seq - 1, draft, states[seq], is_earlier=before.get(seq, ("",))[0] == "done")
+
+
+def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -> CardResult:
+    """Return what became of a row, as a run would."""
+    state, detail = known
+    if state == "done":
+        return CardResult(index=index, draft=draft, card=Card(detail), state="already" if is_earlier else "created")
+    is_unknown = state in {"logged", "unknown"}
+    error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
+    return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")

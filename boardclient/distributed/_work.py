@@ -1,0 +1,605 @@
+"""The work on a job: a part, a batch, and what settles the rows in doubt. All three are a run on a part that the worker holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import attrs
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from boardclient import AsyncSession
+from boardclient._database import Database
+from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk import BulkReport, BulkRun, CardResult
+from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._options import check_count, make_options
+from boardclient.bulk._recognition import Content
+from boardclient.bulk._results import moment_in
+from boardclient.distributed import _parts
+from boardclient.distributed._parts import BATCH, LeaseLostError, PartLease, PartLedger, claim, worker_name
+from boardclient.distributed._plan import Job, check_text
+from boardclient.distributed._status import MOST_PROBLEMS, result_of
+from boardclient.distributed._status import report as report_of
+from boardclient.distributed._status import results as results_of
+from boardclient.distributed._tables import (
+    CLOSING,
+    State,
+    digest_rows,
+    dump_audit,
+    dump_drafts,
+    insert_event,
+    jobs,
+    load_drafts,
+    parts,
+    read_states,
+)
+from boardclient.distributed._worker import BoundJob, Worker, run_here, worker_for
+from boardclient.errors import BoardClientError, ConsentRequired, JournalError
+from boardclient.events import BulkProgress
+from boardclient.models import CardDraft, check_seconds
+
+R = TypeVar("R")
+
+_AT_ONCE: Final = 2
+"""How many rows of its own the closing part sends while rows are in doubt. A worker that is killed then leaves them in doubt, and
+others are needed."""
+_POLL_SECONDS: Final = 0.5
+_FEW: Final = 32
+"""A run with so many rows has a worker for each."""
+
+Progress = Callable[[BulkProgress], object]
+
+
+@attrs.frozen(kw_only=True)
+class _Task:
+    """The call of a worker for a job."""
+
+    worker: Worker
+    job: Job
+    pipeline: Pipeline
+    bound: BoundJob
+    concurrency: int | None
+    lease: float
+    patience: float | None
+    on_progress: Progress | None
+    owner: str = attrs.field(factory=worker_name)
+
+    @property
+    def database(self) -> Database:
+        return self.worker.database
+
+
+async def import_part(
+    job: Job,
+    part: int,
+    *,
+    session: AsyncSession | None = None,
+    concurrency: int | None = None,
+    lease: float = 30.0,
+    patience: float | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """Create the cards of a part, and settle the whole job if it is the last one.
+
+    It can be called any number of times, anywhere and at once: one worker holds a part, others wait until it is done or its
+    lease has ended. A worker that is suspended for longer sends nothing when it wakes up.
+
+    Args:
+        job: The job, as `plan` returned it.
+        part: One of `job.parts`.
+        session: The session to use. By default one is made by `AsyncSession.from_env()`, so that no credential travels. For a job
+            with an account it signs with the token that `SqlTokenStore` has for it in the ledger's database, and renews it as
+            `BOARDCLIENT_CLIENT_ID` and the other variables of `SignIn.from_env` say. If it has no limiter, all workers with this
+            account share one pace.
+        concurrency: As in `create_many`.
+        lease: The seconds after which the part of a worker that has died is taken over.
+        patience: How many seconds in a row it may wait for a service that accepts nothing, for a pause that the service asks for,
+            or for another worker. Then the part is given back, and the error's `retry_at` says when to call again, if that is
+            known. None (default): as long as it takes.
+        on_progress: Called with the progress of the part.
+
+    Raises:
+        TypeError: `lease` or `patience` is no number.
+        ValueError: `concurrency`, `lease` or `patience` is out of range.
+        JournalError: the ledger can't be used, or belongs to another service or account.
+        ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
+        BoardClientError: the run of the part ended early. Another call resumes it.
+    """
+    check_worker(concurrency, lease, patience)
+    async with _task(job, session, concurrency, lease, patience, on_progress) as task:
+        if part != CLOSING:
+            await _hold(task, part, partial(_run_part, task))
+        await _hold(task, CLOSING, partial(_close, task))
+
+
+def import_part_now(job: Job, part: int, **options: Any) -> None:
+    """Create the cards of a part, as `import_part` does, from a plain function.
+
+    Raises:
+        RuntimeError: an event loop runs in this thread.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("import_part_now can't run where an event loop runs: await import_part(job, part) instead")
+    run_here(import_part(job, part, **options))
+
+
+async def import_batch(
+    job: Job,
+    key: str,
+    rows: Iterable[CardDraft],
+    *,
+    session: AsyncSession | None = None,
+    concurrency: int | None = None,
+    lease: float = 30.0,
+    patience: float | None = None,
+    on_progress: Progress | None = None,
+) -> BulkReport:
+    """Create the cards of a batch once, however often and wherever it is called.
+
+    The first call with a key stores the rows, and later ones resume it. On return the ledger owns them: each has a card, failed,
+    or is in doubt until `reconcile` settles it. They need not be delivered again. If several calls have the same
+    key at once, one of them works, and the others wait for its result. A later call sends failed rows again.
+
+    Args:
+        job: The job, as `open_job` returned it.
+        key: What is the same each time these rows are delivered, such as the number of a partition.
+        rows: The cards to create.
+        session: As in `import_part`.
+        concurrency: As in `create_many`.
+        lease: The seconds after which the batch of a worker that has died is taken over.
+        patience: As in `import_part`.
+        on_progress: Called with the progress of the batch.
+
+    Returns:
+        The report of these rows. Rows that an earlier call has created are "already".
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
+        JournalError: the ledger can't be used, belongs to another service or account, is drained, or has other rows for the key.
+        ConsentRequired: the account's user has to sign in. Another call resumes the batch.
+        BoardClientError: the run ended early. Another call resumes the batch.
+    """
+    return (await run_batch(job, key, rows, session, concurrency, lease, patience, on_progress))[0]
+
+
+async def run_batch(
+    job: Job,
+    key: str,
+    rows: Iterable[CardDraft],
+    session: AsyncSession | Pipeline | None,
+    concurrency: int | None = None,
+    lease: float = 30.0,
+    patience: float | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[BulkReport, list[CardResult]]:
+    """Do what `import_batch` does, and return the results as well."""
+    check_worker(concurrency, lease, patience)
+    check_text(key, "key")
+    drafts = list(rows)
+    for index, draft in enumerate(drafts):
+        if not isinstance(draft, CardDraft):
+            raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
+    async with _task(job, session, concurrency, lease, patience, on_progress) as task:
+        part, new, logged = await _stored(task, key, drafts)
+        if part.state != "done" or part.failed:
+            work = partial(_run_part, task, new=new, logged=logged)
+            if found := await _hold(task, part.part, work, first=new, retries_failed=new is None, is_once=True):
+                return found
+        return await _known(task, part, drafts)
+
+
+async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = False) -> BulkReport:
+    """Settle the rows of a job that are in doubt, and audit the whole. Call it at any time, as often as you like.
+
+    Parts and batches whose workers have died are completed first. Then rows in doubt are settled by the rules of `create_many`
+    with `unknown="reconcile"`: found, or proven absent and sent, or unknown.
+
+    Args:
+        job: The job, as `open_job` or `plan` returned it.
+        session: As in `import_part`.
+        probe: As in `create_many`.
+
+    Returns:
+        The report of the job. Its `problems` are the rows that failed or are unknown, its `audit` what the board showed.
+
+    Raises:
+        JournalError: the ledger can't be used, belongs to another service or account, or the job is drained.
+        ConsentRequired: the account's user has to sign in.
+        BoardClientError: the board could not be read, or a run ended early. Another call continues.
+    """
+    return await reconcile_by(job, session, probe=probe)
+
+
+async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, probe: bool) -> BulkReport:
+    """Do what `reconcile` does, by a session or what makes its calls."""
+    async with _task(job, session, None, 30.0, None, None) as task:
+        await _complete_abandoned(task)
+        is_complete: bool | None = False
+        while not is_complete:
+            is_complete = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=sa.true(), is_once=True)
+            if is_complete is None:
+                raise _drained(task)
+    problems = [result async for result in results_of(job, is_problem=True)]
+    return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
+
+
+def check_worker(concurrency: int | None, lease: float, patience: float | None = None) -> None:
+    """Check the options of `import_part`.
+
+    Raises:
+        TypeError: `lease` or `patience` is no number.
+        ValueError: an option is out of range.
+    """
+    check_count(concurrency, "concurrency")
+    if not 0 < check_seconds(lease, "lease") < math.inf:
+        raise ValueError("lease must be more than 0 seconds, and finite")
+    if patience is not None and not 0 <= check_seconds(patience, "patience") < math.inf:
+        raise ValueError("patience must be a number of seconds, at least 0, or None")
+
+
+# --- calls, and what they hold
+
+
+@contextlib.asynccontextmanager
+async def _task(
+    job: Job,
+    session: AsyncSession | Pipeline | None,
+    concurrency: int | None,
+    lease: float,
+    patience: float | None,
+    on_progress: Progress | None,
+) -> AsyncGenerator[_Task, None]:
+    async with worker_for(job.ledger) as worker:
+        try:
+            pipeline = worker.pipeline(job, session)
+            yield _Task(
+                worker=worker,
+                job=job,
+                pipeline=pipeline,
+                bound=await worker.bind(job, pipeline),
+                concurrency=concurrency,
+                lease=lease,
+                patience=patience,
+                on_progress=on_progress,
+            )
+        except ConsentRequired:  # all parts wait for the user: the next call that runs one opens it
+            clock = worker.database.clock
+            waiting = (parts.c.job == job.name) & (parts.c.state == "open") & (parts.c.lease_until < clock)
+            parked = parts.update().where(waiting).values(state="consent")
+            await worker.database.change(lambda connection: connection.execute(parked))
+            raise
+
+
+async def _hold(
+    task: _Task,
+    part: int,
+    work: Callable[[PartLease], Awaitable[R]],
+    *,
+    first: PartLease | None = None,
+    condition: sa.ColumnElement[bool] | None = None,
+    retries_failed: bool = False,
+    is_once: bool = False,
+) -> R | None:
+    """Hold a part and do some work, again and again until there is nothing left to do, or once. Wait while another worker has it.
+
+    Return what the work returned last, None if there was nothing to do.
+
+    Raises:
+        JournalError: another worker has the part for longer than the call may wait.
+    """
+    others = parts.alias()
+    is_other = (others.c.job == task.job.name) & (others.c.part != CLOSING) & (others.c.state != "done")
+    waits_for = is_other if condition is None and part == CLOSING else None
+    if waits_for is not None:
+        condition = (parts.c.state != "done") & sa.not_(sa.exists().where(waits_for))
+    elif retries_failed:
+        condition = (parts.c.state != "done") | (parts.c.failed > 0)
+    loop, since = asyncio.get_running_loop(), None
+    found: R | None = None
+    while True:
+        held, first = first, None
+        held = held or await claim(task.database, task.job.name, part, task.owner, task.lease, condition=condition)
+        if held is not None:
+            since = None
+            with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
+                found = await _worked(task, held, work)
+                if is_once:
+                    return found
+        elif (rest := await _rest(task, part, waits_for)) is None:
+            return found
+        else:
+            since, pause = since or loop.time(), min(_POLL_SECONDS, task.lease / 4)
+            if task.patience is not None and loop.time() + pause - since > task.patience:
+                error = JournalError(f"another worker has part {part} of {task.job.name!r}")
+                error.retry_at = moment_in(rest)
+                raise error
+            await asyncio.sleep(pause)
+        if retries_failed:  # once: whether rows that fail again are sent once more is the caller's affair
+            condition, retries_failed = None, False
+
+
+async def _worked(task: _Task, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
+    """Do some work with a part, and give it back."""
+    try:
+        with task.worker.heartbeat.keep(held, held.drain):
+            return await work(held)
+    finally:
+        if not held.is_returned:
+            with contextlib.suppress(JournalError):  # then it ends by itself
+                await held.give_back(task.database)
+
+
+async def _rest(task: _Task, part: int, others: sa.ColumnElement[bool] | None) -> float | None:
+    """Return how many seconds another worker may keep a part, or None if there is nothing to do for this one."""
+    waiting = sa.literal(0) if others is None else sa.select(sa.func.count()).where(others).scalar_subquery()
+    rest = parts.c.lease_until - task.database.clock
+    wanted = sa.select(parts.c.state, jobs.c.is_draining, waiting.label("waiting"), rest.label("rest"))
+    wanted = wanted.join_from(parts, jobs, parts.c.job == jobs.c.job)
+    found = await task.database.read(wanted.where(parts.c.job == task.job.name, parts.c.part == part))
+    if not found:
+        raise JournalError(f"the job {task.job.name!r} has no part {part}")
+    (known,) = found
+    return None if known.state == "done" or known.is_draining or known.waiting else max(0.0, float(known.rest))
+
+
+# --- runs
+
+
+async def _run_part(
+    task: _Task, held: PartLease, *, new: PartLease | None = None, logged: Sequence[int] = ()
+) -> tuple[BulkReport, list[CardResult]]:
+    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
+
+    A part that is new has no states, and its rows may be logged already.
+    """
+    states = {} if held is new else await read_states(task.database, task.job.name, held.part)
+    entries = [*zip(held.numbers, held.drafts, strict=True)]
+    ledger = _ledger(task, held, entries, states, logged if held is new else ())
+    lists = {draft.list_id for _, draft in entries}
+    # The lists of the board are read by the run, unless all are known.
+    board_id = None if lists <= task.bound.lists else task.job.board_id
+    report, results = await _carry_out(task, held, ledger, board_id=board_id, unknown="report")
+    task.bound.lists |= lists - {result.draft.list_id for result in report.problems}
+    return report, results
+
+
+async def _close(task: _Task, held: PartLease, *, probe: bool = False) -> bool:
+    """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
+
+    It keeps rows back for another run while there are rows in doubt. Return False if there are some.
+    """
+    database, job = task.database, task.job
+    states = await read_states(database, job.name)
+    columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state
+    wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0))
+    entries: list[tuple[int, CardDraft]] = []
+    owners: dict[int, int] = {}
+    others: list[Doubt] = []
+    for part in await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first)):
+        drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
+        for seq, draft in enumerate(drafts, part.first + 1):
+            is_in_doubt = states.get(seq, ("",))[0] in {"logged", "unknown"}
+            if part.part == CLOSING or (is_in_doubt and part.state == "done"):
+                entries.append((seq, draft))
+                owners[seq] = part.part
+            elif is_in_doubt:
+                others.append(Doubt(seq, Content.of(draft, None)))
+    new = [seq for seq in held.numbers if seq not in states]
+    kept = {*new[_AT_ONCE:]} if len(new) < len(entries) else set()
+    ledger = _ledger(task, held, [entry for entry in entries if entry[0] not in kept], states)
+    ledger.owners, ledger.others = owners, others
+    await _carry_out(task, held, ledger, board_id=job.board_id, unknown="reconcile", is_open=bool(kept), probe=probe)
+    return not kept and held.is_returned
+
+
+def _ledger(
+    task: _Task,
+    held: PartLease,
+    entries: Sequence[tuple[int, CardDraft]],
+    states: dict[int, State],
+    logged: Sequence[int] = (),
+) -> PartLedger:
+    bound = task.bound
+    return PartLedger(
+        task.database,
+        held,
+        entries,
+        states,
+        secret=bound.secret,
+        baseline=bound.baseline,
+        listed_before=bound.listed_before,
+        logged=logged,
+    )
+
+
+async def _carry_out(
+    task: _Task,
+    held: PartLease,
+    ledger: PartLedger,
+    *,
+    board_id: str | None,
+    unknown: str,
+    is_open: bool = False,
+    probe: bool = False,
+) -> tuple[BulkReport, list[CardResult]]:
+    """Run rows, and record the end of their part."""
+    drafts = [draft for _, draft in ledger.entries]
+    concurrency = task.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
+    options = make_options(
+        task.pipeline,
+        drafts,
+        concurrency=1 if held.batch == 1 else concurrency,
+        journal=None,
+        board_id=board_id,
+        unknown=unknown,
+        marker=task.bound.marker or None,
+        settle=await _settle(task) if unknown == "reconcile" else None,
+        probe=probe,
+    )
+    watch = _Watch(task)
+    listeners = [watch.note] if task.on_progress is None else [watch.note, task.on_progress]
+    run = watch.run = BulkRun(task.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
+    ledger.report, held.on_drain = (lambda: run.report), run.stop
+    async with run, watch:
+        results = [result async for result in run]
+        if watch.error is not None:
+            raise watch.error
+        if not held.is_draining:
+            audit = dump_audit(run.report) if unknown == "reconcile" else None
+            await ledger.finish(state="open" if is_open else "done", audit=audit)
+    return run.report, results
+
+
+async def _settle(task: _Task) -> float | None:
+    found = await task.database.read(sa.select(jobs.c.options).where(jobs.c.job == task.job.name))
+    settle: float | None = json.loads(found[0].options)["settle"]
+    return settle
+
+
+@attrs.define
+class _Watch:
+    """Ends a run whose user has to sign in, or that waits for longer than its call may."""
+
+    task: _Task
+    run: BulkRun | None = None
+    error: BoardClientError | None = None
+    _since: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def note(self, progress: BulkProgress) -> None:
+        """Look at the progress of the run."""
+        if progress.waiting_for == "consent":
+            self._end(ConsentRequired(f"the account of {self.task.job.name} has to sign in", self.task.job.account or ""))
+
+    def _end(self, error: BoardClientError) -> None:
+        if self.error is None and self.run is not None:
+            self.error = error
+            self.run.stop()
+
+    def _look(self, patience: float) -> None:
+        """Look whether the run waits, some times in the seconds that it may."""
+        assert self.run is not None  # noqa: S101 -- entered with its run
+        loop, progress = asyncio.get_running_loop(), self.run.progress
+        is_waiting = progress.waiting_for in {"outage", "retry-after"} or not progress.in_flight
+        self._since = (self._since or loop.time()) if is_waiting and progress.phase == "creating" else None
+        if self._since is not None:
+            rest = patience - (loop.time() - self._since)
+            ends_at = progress.wait_ends_at
+            seconds = 0.0 if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
+            if max(seconds, 1e-3) > rest:
+                error = BoardClientError(f"{progress.status}: the part is given back")
+                error.retry_at = ends_at
+                self._end(error)
+                return
+        self._timer = loop.call_later(max(0.01, min(_POLL_SECONDS, patience / 4)), self._look, patience)
+
+    async def __aenter__(self) -> None:
+        if self.task.patience is not None:
+            self._look(self.task.patience)
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+# --- batches
+
+
+async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None, Sequence[int]]:
+    """Store a batch, take it, and log its rows if they are few, all in one, unless it is there.
+
+    Return its part, the lease if it is new, and which rows were logged.
+
+    Raises:
+        JournalError: the ledger has other rows for the key, or the job takes no batches.
+    """
+    began, job, rows = _parts._now(), task.job.name, dump_drafts(drafts)
+    digest, clock, last = digest_rows(drafts).hexdigest(), task.database.clock, parts.alias()
+    values: dict[str, Any] = {"job": job, "part": last.c.part + 1, "key": key, "digest": digest, "rows": rows, "epoch": 1}
+    values |= {"first": last.c.first + last.c.size, "size": len(drafts), "owner": task.owner}
+    values |= {"lease_until": clock + task.lease, "began_at": clock}
+    columns = [value if isinstance(value, sa.ColumnElement) else sa.literal(value) for value in values.values()]
+    takes_batches = sa.exists().where(jobs.c.job == job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
+    source = sa.select(*columns).where(last.c.job == job, takes_batches).order_by(last.c.part.desc()).limit(1)
+    dialect = sqlite if task.database.is_file else postgresql
+    insert = dialect.insert(parts).from_select([*values], source).on_conflict_do_nothing().returning(parts)
+
+    async def store(connection: AsyncConnection) -> tuple[Any, Sequence[int]]:
+        found = (await connection.execute(insert)).one_or_none()
+        if found is None:
+            known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
+            found = (await connection.execute(known)).one_or_none()
+            if found is None or (found.owner, found.epoch) != (task.owner, 1):  # the end of an earlier transaction was not lost
+                return found, ()
+        logged = range(found.first + 1, found.first + found.size + 1) if found.size <= BATCH else ()
+        if logged:
+            await insert_event(connection, job, found.part, 1, 0, {}, logged)
+        return found, logged
+
+    while True:
+        found, logged = await task.database.change(store)
+        if found is None:
+            await _refuse_batches(task)  # if it takes them, another batch came at the same moment, and got the number
+            continue
+        if found.digest != digest:
+            stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
+            raise JournalError(f"the ledger {task.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
+        is_new = (found.owner, found.epoch) == (task.owner, 1)
+        return found, PartLease.of(job, found, began, task.lease) if is_new else None, logged
+
+
+async def _refuse_batches(task: _Task) -> None:
+    (job,) = await task.database.read(sa.select(jobs.c.digest, jobs.c.is_draining).where(jobs.c.job == task.job.name))
+    if job.digest is not None:
+        raise JournalError(f"the rows of {task.job.name!r} were planned: open a job with another name for batches")
+    if job.is_draining:
+        raise _drained(task)
+
+
+def _drained(task: _Task) -> JournalError:
+    return JournalError(f"the job {task.job.name!r} is drained: open_job or plan opens it again")
+
+
+def _difference(stored: Sequence[CardDraft], given: Sequence[CardDraft]) -> str:
+    """Return how two batches differ, in words."""
+    for index, (one, other) in enumerate(zip(stored, given, strict=False)):
+        names = [field.name for field in attrs.fields(CardDraft) if getattr(one, field.name) != getattr(other, field.name)]
+        if names:
+            return f"row {index} has another {names[0]}"
+    return f"{len(given)} rows, and not {len(stored)}"
+
+
+async def _known(task: _Task, part: Any, drafts: Sequence[CardDraft]) -> tuple[BulkReport, list[CardResult]]:
+    """Return what became of a batch that another call has completed.
+
+    Raises:
+        JournalError: the job was drained before.
+    """
+    first, states = part.first, await read_states(task.database, task.job.name, part.part)
+    if any(first + index not in states for index in range(1, len(drafts) + 1)):
+        raise _drained(task)
+    results = [result_of(n, draft, states[first + 1 + n], is_earlier=True) for n, draft in enumerate(drafts)]
+    counts: Counter[str] = Counter(result.state for result in results)
+    problems = tuple(result for result in results if result.error is not None)[:MOST_PROBLEMS]
+    report = BulkReport(already=counts["already"], failed=counts["failed"], unknown=counts["unknown"], problems=problems)
+    return report, results
+
+
+async def _complete_abandoned(task: _Task) -> None:
+    """Complete the parts that workers have begun and no longer hold."""
+    columns = parts.c.lease_until < task.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
+    wanted = sa.select(parts.c.part).where(parts.c.job == task.job.name, *columns).order_by(parts.c.part)
+    for (part,) in await task.database.read(wanted):
+        with contextlib.suppress(JournalError):  # a worker has taken it up
+            await _hold(attrs.evolve(task, patience=0.0), part, partial(_run_part, task), is_once=True)

@@ -1,0 +1,261 @@
+"""What a process keeps for a ledger: connections, a heartbeat, sessions, paces, and what it knows of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import AsyncGenerator, Coroutine
+from contextvars import Context, copy_context
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+import attrs
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from boardclient import AsyncSession
+from boardclient import _operations as operations
+from boardclient._database import Database
+from boardclient._environment import optional, required
+from boardclient._pace import Pace
+from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk import IdSet, journal_identity
+from boardclient.credentials._oauth import OAuthCredentials
+from boardclient.distributed._parts import Heartbeat
+from boardclient.distributed._plan import Job
+from boardclient.distributed._tables import jobs
+from boardclient.distributed._token_store import SqlTokenStore
+from boardclient.errors import JournalError
+
+T = TypeVar("T")
+
+_KEPT_SECONDS: Final = 10.0
+"""How long connections and sessions are kept that nothing uses."""
+
+
+@attrs.define
+class BoundJob:
+    """What a worker knows of a job, which belongs to one service and account."""
+
+    secret: bytes = attrs.field(repr=False)
+    marker: bool
+    identity: str
+    baseline: IdSet = attrs.field(repr=False)
+    """The cards that existed before its first row."""
+    listed_before: int
+    """How many of them the board listed."""
+    lists: frozenset[str] = frozenset()
+    """The lists of its board, as far as they are known."""
+
+
+class Worker:
+    """The means of a process to run parts of a ledger, on one event loop. It closes when nothing has used it for a while.
+
+    All parts that a process runs have one connection pool, one heartbeat, and one pace for each account.
+    """
+
+    def __init__(self, ledger: str) -> None:
+        self.database = Database(ledger, is_known=True)
+        self.heartbeat = Heartbeat(ledger)
+        self.users = 0
+        self._loop = asyncio.get_running_loop()
+        self._used_at = 0.0
+        self._file = _file_of(self.database)
+        self._is_checked = False
+        self._sessions: dict[object, AsyncSession] = {}
+        self._paces: dict[str, Pace] = {}
+        self._bound: dict[str, BoundJob] = {}
+        self._keeper = self._loop.create_task(self._keep(), name="boardclient worker", context=Context())
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, and its file the one that the path names."""
+        return not self._keeper.done() and self._file == _file_of(self.database)
+
+    async def enter(self) -> None:
+        """Begin to use it.
+
+        Raises:
+            JournalError: another version of boardclient made the tables, or there are none.
+        """
+        if not self._is_checked:
+            await self.database.check()
+            self._is_checked = True
+
+    def leave(self) -> None:
+        """Note that one user has gone."""
+        self.users -= 1
+        self._used_at = self._loop.time()
+
+    async def _keep(self) -> None:
+        """Close when nothing has used it for a while, or when the loop ends, which cancels this."""
+        try:
+            while self.users or self._loop.time() < self._used_at + _KEPT_SECONDS:  # noqa: ASYNC110 -- nothing is waited for
+                await asyncio.sleep(_KEPT_SECONDS)
+        finally:
+            for session in self._sessions.values():
+                await session.aclose()
+            await self.heartbeat.aclose()
+            await self.database.aclose()
+
+    def pipeline(self, job: Job, session: AsyncSession | Pipeline | None) -> Pipeline:
+        """Return what makes the calls: a session's pipeline, or that of one made from the environment, with the shared pace.
+
+        Raises:
+            ValueError: a variable is not set.
+        """
+        if session is None:
+            session = self._session(job.account)
+        found = session if isinstance(session, Pipeline) else session.cards._pipeline
+        if found.limiter is not None:
+            return found
+        account = json.dumps(dict(found.identity), sort_keys=True)
+        if account not in self._paces:
+            self._paces[account] = Pace(shared=job.ledger, account=account)
+        return attrs.evolve(found, limiter=self._paces[account])
+
+    def _session(self, account: str | None) -> AsyncSession:
+        variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("BOARDCLIENT_"))
+        key = account, blake2b(repr(variables).encode("utf-8", "surrogateescape")).digest()
+        if key not in self._sessions:
+            self._sessions[key] = AsyncSession.from_env(None if account is None else self._credentials(account))
+        return self._sessions[key]
+
+    def _credentials(self, account: str) -> OAuthCredentials:
+        names = ("client_id", "client_secret", "redirect_uri", "auth_url")
+        values: dict[str, Any] = dict(zip(names, required(*(f"BOARDCLIENT_{name.upper()}" for name in names)), strict=True))
+        store = SqlTokenStore(self.database.where)
+        return OAuthCredentials(**values, key=optional("BOARDCLIENT_KEY"), store=store, account=account)
+
+    async def bind(self, job: Job, pipeline: Pipeline) -> BoundJob:
+        """Bind a job to a service and account, and read the cards before it, once.
+
+        Raises:
+            JournalError: the ledger can't be used, has no such job, or it belongs to another service, account or board.
+            BoardClientError: the board could not be read.
+        """
+        known = self._bound.get(job.name)
+        if known is None or known.identity != _identity(job, pipeline, marker=known.marker):
+            known = self._bound[job.name] = await self._bind(job, pipeline)
+        return known
+
+    async def _bind(self, job: Job, pipeline: Pipeline) -> BoundJob:
+        of_job = jobs.c.job == job.name
+        columns = jobs.c.options, jobs.c.identity, jobs.c.baseline, jobs.c.secret
+        while True:
+            found = await self.database.read(sa.select(*columns).where(of_job))
+            if not found:
+                raise JournalError(f"the ledger {job.ledger} has no job {job.name!r}")
+            (stored,) = found
+            marker = json.loads(stored.options)["marker"]
+            identity = _identity(job, pipeline, marker=marker)
+            if stored.identity not in {None, identity}:
+                raise JournalError(f"the ledger {job.ledger} belongs to another import: {stored.identity} (now {identity})")
+            if stored.baseline is not None:
+                ids = json.loads(zlib.decompress(stored.baseline))
+                return BoundJob(stored.secret, marker, identity, IdSet(ids), len(ids))
+            # What another worker has stored meanwhile stays: it was read before that worker sent anything.
+            ids = {card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))}
+            before = zlib.compress(json.dumps(sorted(ids)).encode(), 1)
+            set_it = jobs.update().where(of_job, jobs.c.baseline.is_(None)).values(baseline=before, identity=identity)
+            await self.database.change(partial(_executed, set_it))
+
+
+async def _executed(statement: sa.Update, connection: AsyncConnection) -> None:
+    await connection.execute(statement)
+
+
+def _identity(job: Job, pipeline: Pipeline, *, marker: bool) -> str:
+    return json.dumps(journal_identity(pipeline.identity, job.board_id, marker or None), sort_keys=True)
+
+
+def _file_of(database: Database) -> tuple[int, int] | None:
+    """Return what tells a file from another that has its path later."""
+    if not database.is_file:
+        return None
+    try:
+        found = os.stat(database.where)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_workers: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Worker]]] = WeakKeyDictionary()
+
+
+@contextlib.asynccontextmanager
+async def worker_for(ledger: str) -> AsyncGenerator[Worker, None]:
+    """Give the worker of this process for a ledger.
+
+    Raises:
+        JournalError: the ledger can't be used.
+    """
+    of_loop = _workers.setdefault(asyncio.get_running_loop(), {})
+    worker = of_loop.get(ledger)
+    if worker is None or not worker.is_usable:
+        worker = of_loop[ledger] = Worker(ledger)
+    worker.users += 1
+    try:
+        await worker.enter()
+        yield worker
+    finally:
+        worker.leave()
+
+
+# --- from plain functions
+
+
+class _Loop:
+    """An event loop in a thread, for calls from plain functions. All calls of a process share it, and so its worker."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="boardclient", daemon=True)
+        self._thread.start()
+        atexit.register(self._close)
+
+    def _run(self) -> None:
+        with self._runner:
+            self._runner.run(self._ended())
+
+    async def _ended(self) -> None:
+        await self._end.wait()
+
+    def _close(self) -> None:
+        if self.pid == os.getpid():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(_within(copy_context(), work), self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+
+async def _within(context: Context, work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.get_running_loop().create_task(work, context=context)
+
+
+_loop: _Loop | None = None
+_lock: Final = threading.Lock()
+
+
+def run_here(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the loop of this process that is kept for plain functions."""
+    global _loop
+    with _lock:
+        if _loop is None or _loop.pid != os.getpid():
+            _loop = _Loop()
+    return _loop.run(work)

@@ -1,0 +1,152 @@
+"""What happens around the database of a ledger: slow readers, poolers, restarts, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import sqlalchemy as sa
+
+from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
+from boardclient._database import Database
+from boardclient.distributed import Job, SqlTokenStore, import_part, plan, report, results, status
+from boardclient.testing import BoardService
+
+Pooler = Callable[[str], AbstractContextManager[str]]
+
+
+@attrs.define
+class World:
+    """A service with a board, and a session."""
+
+    service: BoardService
+    session: AsyncSession
+    board_id: str
+    list_id: str
+
+    def drafts(self, count: int, word: str = "card") -> list[CardDraft]:
+        return [CardDraft(f"{word} {n}", self.list_id) for n in range(count)]
+
+    async def run(self, job: Job) -> None:
+        async with asyncio.timeout(60):
+            for part in job.parts:
+                await import_part(job, part, session=self.session)
+
+    async def names(self) -> Counter[str | None]:
+        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with BoardService() as service, service.session() as session:
+        board = service.seed({"To Do": []})
+        yield World(service, session, board.id, board.lists["To Do"])
+
+
+async def test_a_result_that_is_looked_at_for_long_keeps_no_worker_waiting(world: World, ledger: str) -> None:
+    """Another job is completed meanwhile, and no connection rests in a transaction."""
+    first = await plan(world.drafts(12), world.board_id, ledger, name="first", parts=2, settle=0.3)
+    await world.run(first)
+    second = await plan(world.drafts(12, "other"), world.board_id, ledger, name="second", parts=2, settle=0.3)
+    async with contextlib.aclosing(results(first)) as found:
+        await anext(found)
+        await world.run(second)
+        if ledger.startswith("postgresql"):
+            database = Database(ledger)
+            resting = sa.text("state LIKE 'idle in transaction%' AND datname = current_database()")
+            wanted = sa.select(sa.func.count()).select_from(sa.text("pg_stat_activity")).where(resting)
+            assert [tuple(row) for row in await database.read(wanted)] == [(0,)]
+            await database.aclose()
+        assert len([result async for result in found]) == 11
+    assert (await report(second)).created == 12
+
+
+async def test_rows_that_come_slowly_keep_no_worker_waiting(world: World, tmp_path: Path) -> None:
+    """The file can be written while the input makes its next row."""
+    path = tmp_path / "cards.ledger"
+
+    def slow() -> Iterator[CardDraft]:
+        for draft in world.drafts(30):
+            with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+            yield draft
+
+    job = await plan(slow(), world.board_id, path, settle=0.3)
+    await world.run(job)
+    assert (await report(job)).created == 30
+
+
+async def test_an_input_that_fails_leaves_no_job(world: World, tmp_path: Path) -> None:
+    """All rows are stored, or none."""
+    path = tmp_path / "cards.ledger"
+
+    def failing() -> Iterator[CardDraft]:
+        yield from world.drafts(30)
+        raise RuntimeError("the source has ended")
+
+    with pytest.raises(RuntimeError, match="the source has ended"):
+        await plan(failing(), world.board_id, path)
+    assert await status(path) == []
+
+
+async def test_observers_of_a_session_see_the_progress_of_its_parts(world: World, tmp_path: Path) -> None:
+    """They see it as in any bulk run."""
+    seen: list[object] = []
+    job = await plan(world.drafts(12), world.board_id, tmp_path / "cards.ledger", settle=0.3)
+    await import_part(job, 0, session=world.session.with_options(observers=[seen.append]))
+    assert max(event.created for event in seen if isinstance(event, BulkProgress)) == 8  # of the closing part
+    assert sum(isinstance(event, BulkProgress) for event in seen) > 10
+
+
+async def test_rows_without_a_length_can_not_be_split_into_so_many_parts(world: World, tmp_path: Path) -> None:
+    """One part in place of twenty would be a surprise."""
+    with pytest.raises(TypeError, match="parts needs rows that have a length"):
+        await plan(iter(world.drafts(5)), world.board_id, tmp_path / "ledger", parts=2)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", 7])
+async def test_names_that_a_database_can_not_store_are_refused(name: Any, tmp_path: Path) -> None:
+    """The error says so before anything is opened."""
+    with pytest.raises((TypeError, ValueError), match="name must"):
+        await plan([], "b1", tmp_path / "ledger", name=name)
+    assert not (tmp_path / "ledger").exists()
+
+
+# --- PgBouncer
+
+
+@pytest.mark.parametrize(
+    ("mode", "query"), [("session", ""), ("session", "?pooler=session"), ("transaction", "?pooler=transaction")]
+)
+async def test_a_ledger_behind_a_pooler(world: World, pooler: Pooler, mode: str, query: str) -> None:
+    """Parts, pace and tokens work in session mode as it is, and in transaction mode if the URL says so."""
+    with pooler(mode) as url:
+        ledger = url + query
+        job = await plan(world.drafts(60), world.board_id, ledger, parts=3, settle=0.3)
+        pace = Pace(shared=ledger)
+        session = world.session.with_options(limiter=pace)
+        async with pace:
+            pace.report(429, 0.0, 0.1)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(import_part(job, part, session=session) for part in job.parts))
+        assert [result.state async for result in results(job)] == ["created"] * 60
+        assert (await report(job)).created == 60
+        assert await SqlTokenStore(ledger).read("ada") is None
+    assert await world.names() == Counter(f"card {n}" for n in range(60))
+
+
+async def test_a_pooler_in_transaction_mode_that_the_url_does_not_name(world: World, pooler: Pooler) -> None:
+    """The error says what to add."""
+    with pooler("transaction") as ledger, pytest.raises(JournalError, match=r"needs \?pooler=transaction"):
+        while True:
+            await asyncio.gather(*(plan(world.drafts(5), world.board_id, ledger, name=f"job {n}") for n in range(8)))
+    with pytest.raises(ValueError, match="pooler must be"):
+        await plan([], "b1", "postgresql://postgres@127.0.0.1/x?pooler=statement")
