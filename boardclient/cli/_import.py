@@ -36,7 +36,7 @@ _SAMPLE = 5
 _ROWS_PER_STEP = 500
 
 RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "rate", "requests", "rejected", "rows", "audit")
-"""The fields of the result. `audit_error` joins them if the board could not be read at the end."""
+"""The fields of the result. `audit_error` joins them if the board could not be read at the end, and `probes` if some stay."""
 
 
 def _renamed(value: str) -> tuple[str, str]:
@@ -72,6 +72,11 @@ def _renamed(value: str) -> tuple[str, str]:
 )
 @click.option(
     "--marker", is_flag=True, help="Put a code into each description. It proves whose card is whose where others change cards."
+)
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Prove by a temporary card, which is deleted, that lost rows are absent which no card of the import can prove absent.",
 )
 @click.option("--preview", is_flag=True, help="Show what would be done. Nothing is sent, and no journal is changed.")
 @click.option(
@@ -135,7 +140,7 @@ def import_(**options: Any) -> None:
 
     Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line. Every
     row is checked before the first card is created. If a response is lost, the card is looked up on the board, and sent again
-    only if it is proven not to be there.
+    only if it is proven not to be there. With --probe this is proven for the last rows of a list as well.
 
     The result of each row is kept in a journal beside the file. However an import ended, the same command line resumes it and
     creates no card twice. A row is identified by its reference or, without one, by its position. Failed rows may be changed or

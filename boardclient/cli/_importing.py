@@ -39,6 +39,7 @@ class ImportOptions:
     journal: Path | None = None
     existing: str = "refuse"
     marker: bool = False
+    probe: bool = False
     preview: bool = False
     concurrency: int | None = None
     rate: float | None = None
@@ -62,8 +63,8 @@ class ImportOptions:
             UsageError: the options do not fit together.
         """
         if self.engine is not None:
-            if self.journal or self.rate or self.existing == "skip":
-                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
+            if self.journal or self.rate or self.probe or self.existing == "skip":
+                raise UsageError("--journal, --rate, --probe and --existing skip can't be used with --engine")
             return attrs.evolve(self, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
         if not self.board:
             raise UsageError("give --board")
@@ -161,6 +162,7 @@ class ImportRun:
             board_id=next((board_id for board_id, _ in self.places), None),
             settle=options.settle,
             marker=options.marker or None,
+            probe=options.probe,
             on_progress=self._show_progress,
         )
 
@@ -245,6 +247,8 @@ class ImportRun:
             raise CommandError("some rows have no card any more, or more than one: see above")
         if report.unknown:
             again = "the same command line looks again" if is_resumable else "look at the board, since no journal was kept"
+            if self.options.journal is not None and not self.options.probe:
+                again += ", with --probe it proves more"
             if self.options.journal is not None:
                 again += f", boardclient journal resolve {self.options.journal} settles them by hand"
             raise NotProvenError(f"{plural(report.unknown, 'row')} may exist or not; {again}")
@@ -261,6 +265,8 @@ class ImportRun:
             note(text, fg="red")
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
+        for probe in report.probes:
+            note(f"probe: the temporary card {probe.name!r} ({probe.id}) is still on the board: delete it by hand", fg="yellow")
         counts = {state: getattr(report, state) for state in STATES}
         not_reached = self._not_reached(report)
         if self.options.fields is not None:
@@ -270,6 +276,8 @@ class ImportRun:
                 values["audit"] = {field.name: _named(getattr(report.audit, field.name)) for field in attrs.fields(BulkAudit)}
             if report.audit_error is not None:
                 values["audit_error"] = str(report.audit_error)
+            if report.probes:
+                values["probes"] = _named(report.probes)
             show("", values, self.options.fields)
             return
         text = ", ".join(f"{state} {count}" for state, count in counts.items() if count or state != "already")

@@ -202,6 +202,32 @@ def test_rows_that_are_not_proven_are_named_with_exit_code_3(cli, board_service:
     assert "boardclient journal resolve" in err
 
 
+def test_with_a_probe_the_last_row_is_proven_absent_and_sent_again(cli, board_service: BoardService, board, csv_file) -> None:
+    """The same command line settles what it left unknown without it. The temporary card is deleted."""
+    board_service.faults.add(board_service.faults.drop(), "cards.create", call=3)
+    line = ("import", csv_file(THREE), *into(board), "--concurrency", "1", "--json")
+    assert cli(*line)[0] == 3
+    code, out, err = cli(*line, "--probe")
+    assert (code, "unknown" in err) == (0, False)
+    assert counts(summary(out)) == {"created": 1, "already": 2, "failed": 0, "unknown": 0}
+    assert (len(names(board_service)), "probes" in summary(out)) == (3, False)
+
+
+def test_a_probe_that_can_t_be_deleted_is_named(cli, board_service: BoardService, board, csv_file) -> None:
+    """It is no fault of the rows. The next import with the journal deletes it."""
+    faults = board_service.faults
+    faults.add(faults.drop(), "cards.create", call=1)
+    faults.add(faults.status(403), "cards.delete")
+    line = ("import", csv_file("name\nA\n"), *into(board), "--json")
+    code, out, err = cli(*line, "--probe")
+    (left,) = [card for card in board_service.rules.cards.values() if card.name != "A"]
+    assert (code, summary(out)["probes"]) == (0, [{"id": left.id, "name": left.name}])
+    assert f"probe: the temporary card {left.name!r} ({left.id}) is still on the board: delete it by hand" in err
+    faults.clear()
+    code, out, _ = cli(*line)
+    assert (code, names(board_service), "probes" in summary(out)) == (0, ["A"], False)
+
+
 def test_a_token_that_is_refused_during_an_import_ends_it(cli, board_service: BoardService, board, csv_file) -> None:
     board_service.faults.add(board_service.faults.status(401), "cards.create", call=2)
     path = csv_file(THREE)
@@ -237,7 +263,7 @@ def test_rows_of_standard_input_that_may_exist_are_left_to_the_user(
     line = (csv_file("name\nA\n"), *into(board)) if is_known else ("-", *into(board))
     code, _, err = cli("import", *line, "--settle", "0")
     assert code == 3
-    again = "the same command line looks again, boardclient journal resolve"
+    again = "the same command line looks again, with --probe it proves more, boardclient journal resolve"
     assert (
         err.splitlines()[-1].partition("may exist or not; ")[2].startswith(again if is_known else "look at the board, since no")
     )
