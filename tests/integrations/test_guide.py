@@ -1,4 +1,4 @@
-"""The application at the top of docs/web.md loses no row, whatever it is sent and whenever it is ended."""
+"""The applications of the pages: the upload of docs/web.md loses no row, and the tutorial's serves guests and users."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from web_apps import HOST, Browser, Reply
 
 from boardclient.testing import BoardService, faults
 
-_GUIDE = (Path(__file__).parents[2] / "docs/web.md").read_text(encoding="utf-8")
-_SOURCE = next(block for block in re.findall(r"^```python\n(.*?)^```$", _GUIDE, re.MULTILINE | re.DOTALL) if "csv" in block)
+_DOCS = Path(__file__).parents[2] / "docs"
+
+
+def program(page: str, word: str) -> Any:
+    """Return the application of a page, the first whose program has the word."""
+    text = (_DOCS / page).read_text(encoding="utf-8")
+    source = next(block for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if word in block)
+    names: dict[str, Any] = {}
+    exec(compile(source, "app.py", "exec", dont_inherit=True), names)
+    return names["app"]
 
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, consenting: BoardService) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOARDCLIENT_TOKENS", str(tmp_path / "tokens"))
-    names: dict[str, Any] = {}
-    exec(compile(_SOURCE, "app.py", "exec", dont_inherit=True), names)
-    return names["app"]
+    return program("web.md", "csv")
 
 
 def sending(client: TestClient) -> Any:
@@ -87,3 +93,23 @@ async def test_an_upload_survives_the_end_of_the_server(app: Any, consenting: Bo
         watched = (await browser.fetch(started.json()["progress"])).text
     assert "event: end" in watched
     assert sorted(card.name for card in consenting.rules.cards.values()) == sorted(rows)
+
+
+async def test_the_tutorial_ends_with_an_application_for_guests_and_users(consenting: BoardService) -> None:
+    """A user signs in, makes a board, sees a card that was made, and signs out to a page that needs no sign-in."""
+    with TestClient(program("tutorials/web-application.md", "app"), HOST, follow_redirects=False) as client:
+        send = sending(client)
+        browser = Browser(send)
+        assert "Sign in" in (await browser.open("/")).text
+        assert (await browser.sign_in(consenting.members[0].id, "/boards/none")).status == 404
+        page = await browser.open("/")
+        assert ("New board" in page.text, "Sign out" in page.text) == (True, True)
+        made = await send("POST", "/boards", cookie_of(browser), data={"name": "Launch"})
+        address = made.header("Location") or ""
+        shown = await browser.open(address)
+        list_id = re.findall('name="list_id" value="([^"]+)"', shown.text)[0]
+        added = await send("POST", address, cookie_of(browser), data={"name": "<Book>", "list_id": list_id})
+        assert (added.status, added.header("Location")) == (303, address)
+        assert "<li>&lt;Book&gt;</li>" in (await browser.open(address)).text
+        left = await browser.open("/logout", "POST")
+        assert "Sign in" in (await browser.open(left.header("Location") or "")).text
