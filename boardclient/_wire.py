@@ -32,7 +32,7 @@ import msgspec
 from cattrs import Converter
 
 from boardclient.errors import DecodeError
-from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, aware_datetime, constructor_of
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, aware_datetime
 
 T = TypeVar("T")
 
@@ -318,6 +318,34 @@ def _nested(converter: Converter) -> _Fit:
     return fit
 
 
+def _constructor_of(frozen: type, converters: Mapping[str, Callable[[Any], object]]) -> Callable[..., Any]:
+    """Make a constructor by position of a frozen, slotted attrs class, which applies converters to its fields.
+
+    It is up to three times as fast as the class itself, whose `__init__` sets each field by `object.__setattr__`
+    (https://www.attrs.org/en/stable/how-does-it-work.html#immutability). A class with the same slots that is not frozen sets them
+    directly, and `__class__` of its instances may be set to the frozen one, since the layouts are equal: a slot for weak
+    references, if there is one, must be that of a base.
+    """
+    thawed: Any = None
+
+    def construct(*values: object) -> Any:
+        nonlocal thawed
+        if thawed is None:  # made with the first instance: it takes a quarter of a millisecond, most imports need none
+            thawed = _thawed(frozen, converters)
+        instance = thawed(*values)
+        instance.__class__ = frozen
+        return instance
+
+    return construct
+
+
+def _thawed(frozen: type, converters: Mapping[str, Callable[[Any], object]]) -> Any:
+    fields: dict[str, Any] = {field.name: attrs.field(converter=converters.get(field.name)) for field in attrs.fields(frozen)}
+    return attrs.make_class(
+        f"Thawed{frozen.__name__}", fields, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
+    )
+
+
 def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
     converter = Converter()
@@ -327,7 +355,7 @@ def _converter(*, strict: bool) -> Converter:
         fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
         hook, of_many = _careful_hook(model, fields, strict=strict), cast("_Hook", _one_by_one)
         if (struct := _struct(model, fields)) is not None:
-            construct = constructor_of(model, **{field.name: field.fit for field in fields if field.asked})
+            construct = _constructor_of(model, {field.name: field.fit for field in fields if field.asked})
             hook, of_many = _hook(struct, construct, fields, hook), _hook_of_many(struct, construct, fields)
         converter.register_structure_hook(model, cast("Any", hook))
         converter.register_structure_hook_func(partial(eq, list[model]), of_many)  # type: ignore[valid-type]  # -- no annotation

@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
 from numbers import Real
 from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, cast, get_type_hints
 
@@ -31,19 +30,10 @@ Pos: TypeAlias = Position | Literal["top", "bottom"] | str | float  # noqa: PYI0
 """A position: "top", "bottom", or another text or number that the service takes besides (interface 2.2)."""
 
 
-class WeaklyReferenceable:
-    """The base of slotted classes that can be weakly referenced.
-
-    A slot of their own would keep `constructor_of` from making their instances.
-    """
-
-    __slots__ = ("__weakref__",)
-
-
-class _Model(WeaklyReferenceable):
+class _Model:
     """The base class of all models and of drafts: their forms for JSON and pydantic."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)  # a slot of the model's own would keep `_wire` from making its instances faster
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the fields by name, as values that JSON can express.
@@ -353,34 +343,3 @@ class CardDraft(_Model):
             check_pos(self.pos, "pos")
         if self.reference is not None:
             check_text(self.reference, "reference")
-
-
-@cache
-def constructor_of(frozen: type, **converters: Callable[[Any], object]) -> Callable[..., Any]:
-    """Make a constructor by position of a frozen, slotted attrs class.
-
-    `converters` of fields are applied to their values.
-
-    It is up to three times as fast as the class itself, whose `__init__` sets each field by `object.__setattr__`
-    (https://www.attrs.org/en/stable/how-does-it-work.html#immutability). A class with the same slots that is not frozen sets them
-    directly, and `__class__` of its instances may be set to the frozen one, since the layouts are equal: a slot for weak
-    references, if there is one, must be that of a base.
-    """
-    thawed: Any = None
-
-    def construct(*values: object) -> Any:
-        nonlocal thawed
-        if thawed is None:  # made with the first instance: it takes a quarter of a millisecond, most imports need none
-            thawed = _thawed(frozen, converters)
-        instance = thawed(*values)
-        instance.__class__ = frozen
-        return instance
-
-    return construct
-
-
-def _thawed(frozen: type, converters: Mapping[str, Callable[[Any], object]]) -> Any:
-    fields: dict[str, Any] = {field.name: attrs.field(converter=converters.get(field.name)) for field in attrs.fields(frozen)}
-    return attrs.make_class(
-        f"Thawed{frozen.__name__}", fields, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
-    )

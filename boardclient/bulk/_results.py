@@ -15,7 +15,7 @@ import attrs
 from boardclient._responses import status_of
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkPhase, BulkProgress, WaitReason
-from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of, html_table
+from boardclient.models import Card, CardDraft, html_table
 
 ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
@@ -27,8 +27,8 @@ _PROBLEMS_IN_TABLE: Final = 20
 _MOST_PROBLEMS: Final = 1000
 
 
-@attrs.frozen(kw_only=True)
-class CardResult(WeaklyReferenceable):
+@attrs.frozen
+class CardResult:
     """The result of one draft (interface 4.3).
 
     Attributes:
@@ -47,10 +47,6 @@ class CardResult(WeaklyReferenceable):
     state: ResultState = "created"
 
 
-_make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, ResultState], CardResult]] = constructor_of(
-    CardResult
-)
-"""Makes a result faster than the class."""
 Values: TypeAlias = tuple[int, CardDraft, Card | None, BoardClientError | None, ResultState]
 """The values of a result, which is made when it is taken: most runs discard theirs."""
 
@@ -201,13 +197,13 @@ class Results:
 
     def take(self) -> CardResult:
         """Remove and return the oldest result. The queue must not be empty."""
-        result: CardResult = _make_result(*self.untaken.popleft())
+        result = CardResult(*self.untaken.popleft())
         self._taken()
         return result
 
     def take_all(self) -> list[CardResult]:
         """Remove and return all results."""
-        results = [_make_result(*values) for values in self.untaken]
+        results = [CardResult(*values) for values in self.untaken]
         self.discard_all()
         return results
 
@@ -266,7 +262,7 @@ class Tally:
         self._states[state] += 1
         self._ended = time.monotonic()
         if error is not None and len(self.problems) < _MOST_PROBLEMS:
-            self.problems.append(_make_result(*values))
+            self.problems.append(CardResult(*values))
 
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:
         """Count the attempts that were sent."""
