@@ -1,7 +1,8 @@
 """Measures the time to the first card, and bulk runs so short that the search for the limit matters.
 
 Each measurement is a process of its own against a canned server on the loopback interface: a whole process with one card, the
-first card on a fresh session, plain and over TLS, and runs of a few hundred rows, by default and at a fixed concurrency.
+first card on a fresh session, plain and over TLS, runs of a few hundred rows, by default and at a fixed concurrency, and the help
+of each command.
 `--limits` adds servers that refuse, and shows how many requests were refused.
 """
 
@@ -11,6 +12,7 @@ import contextlib
 import itertools
 import json
 import platform
+import resource
 import ssl
 import statistics
 import subprocess
@@ -24,6 +26,7 @@ import _certificate
 from _arguments import count, positive
 
 _FIXED = 16
+_COMMANDS = ("card", "import", "export", "undo", "journal", "ledger", "login", "doctor", "demo", "card create", "journal resolve")
 
 
 @contextlib.contextmanager
@@ -90,6 +93,27 @@ def _measure(rounds: int, **task: Any) -> dict[str, float]:
 # --- the tables
 
 
+def _pages(rounds: int) -> dict[str, float]:
+    """Print what the help of each command costs in processor time, as a multiple of Python's own start."""
+    own = _processor_seconds(rounds, "-c", "pass")
+    table = {}
+    print(f"{'the help of a command':<24}{'x of python -c pass':>20}")
+    for name in ("", *_COMMANDS):
+        table[name] = _processor_seconds(rounds, "-m", "boardclient", *name.split(), "--help") / own
+        print(f"{name or 'boardclient':<24}{table[name]:>20.1f}")
+    return table
+
+
+def _processor_seconds(rounds: int, *arguments: str) -> float:
+    samples = []
+    for _ in range(rounds):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        samples.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(samples)
+
+
 def _first_cards(rounds: int) -> dict[str, dict[str, float]]:
     print(f"{'the first card, ms':<24}{'fresh process':>15}{'fresh session':>15}{'second card':>13}")
     table = {}
@@ -141,8 +165,10 @@ def main() -> None:
         with _server("_limited.py", "--limit", str(limit)) as base_url:
             runs += _runs(f"bucket, {limit:g}/s", base_url, options.rows, 1)
             time.sleep(1.0)
+    print()
+    pages = _pages(options.rounds)
     if options.json:
-        options.json.write_text(json.dumps({"first": first, "runs": runs}, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"first": first, "runs": runs, "help": pages}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import importlib.metadata
 import os
-import platform
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 import boardclient
-from boardclient._profiles import VARIABLES, changed_profiles, folder
-from boardclient.cli import _sign_in
-from boardclient.cli._app import Group, json_option
+from boardclient.cli._app import Group, json_option, runs
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
 from boardclient.cli._output import local, note, out, out_json, out_table, show
-from boardclient.cli._profiles import Settings, advice, load, proxy_of
-from boardclient.cli._running import Client, reading, runs
+
+if TYPE_CHECKING:
+    from boardclient.cli._profiles import Settings
+    from boardclient.cli._running import Client
 
 commands = Group("account")
 
@@ -59,6 +53,11 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
       boardclient --base-url https://board.example login
       boardclient login --with-token < token.txt
     """
+    import attrs
+
+    from boardclient._profiles import changed_profiles
+    from boardclient.cli import _sign_in
+
     with changed_profiles():  # a folder that can't be written is named before the user signs in
         pass
     if with_token:
@@ -82,6 +81,8 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
 
 def _read_token() -> str:
     """Read a token from standard input, in UTF-8 or, as PowerShell writes files, in UTF-16."""
+    from boardclient.cli._running import reading
+
     if sys.stdin.isatty():
         note("Paste the access token, and press Enter.")
     with reading():
@@ -171,11 +172,15 @@ async def run(settings: Settings, command: tuple[str, ...]) -> None:
 
     Example:  boardclient run -- python script.py
     """
+    from boardclient._profiles import VARIABLES
+
     found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
     environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
     for number in signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}:
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the program
     if os.name == "nt":  # pragma: no cover -- Windows, where what replaces a process is not waited for
+        import subprocess
+
         raise click.exceptions.Exit(subprocess.call(command, env=environment))  # noqa: ASYNC221, S603 -- the user's own
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
@@ -207,6 +212,14 @@ async def doctor(fields: tuple[str, ...] | None) -> None:
 
 async def _checks() -> AsyncIterator[tuple[str, str, str]]:
     """Yield the name of each check, "ok", "warning" or "wrong", and what was found, or what to do."""
+    import importlib.metadata
+    import platform
+    from email.utils import parsedate_to_datetime
+    from urllib.parse import urlsplit
+
+    from boardclient._profiles import folder
+    from boardclient.cli._profiles import advice, load, proxy_of
+
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"
     try:

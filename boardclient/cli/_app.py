@@ -1,26 +1,29 @@
 """The program: its table of commands, what their declarations share, and a run of it from the arguments to the exit code.
 
-A command stands beside its function, in a module that is imported when the command is called or its help is shown.
+A command stands beside its function, in a module that is imported when the command is called or its help is shown. What only a
+call needs, such as aiohttp, is imported by the function.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
 from io import TextIOWrapper
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import click
 
 from boardclient import __version__
 from boardclient.cli._errors import show_usage
-from boardclient.cli._output import has_color, note, whole
+from boardclient.cli._output import has_color, note, show, whole
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+Needs: TypeAlias = Literal["session", "settings", "nothing"]
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("_service", "Import into an embedded service, for a few seconds."),
@@ -155,6 +158,38 @@ def json_option(*fields: str) -> Callable[[_F], _F]:
     return click.option("--json", "fields", type=_Fields(fields), metavar="[FIELDS]", help=text)
 
 
+def runs(
+    title: str | None = None, *names: str, needs: Needs = "session", writes: bool = False
+) -> Callable[[Callable[..., Awaitable[Mapping[str, Any] | None]]], Callable[..., None]]:
+    """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
+
+    The client knows the board that is given: it is no argument. With a title, the command prints the record that the coroutine
+    returns. `names` are the fields among which `--json` chooses then; without any, all names are allowed.
+    """
+
+    def declared(work: Callable[..., Awaitable[Mapping[str, Any] | None]]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def command(**given: Any) -> None:
+            from boardclient.cli import _running
+
+            fields = None if title is None else given.pop("fields")
+            board = (given.pop("board") or "") if needs == "session" and "board" in given else None
+
+            async def done(*context: object) -> None:
+                record = await work(*context, **given)
+                if title is not None and record is not None:
+                    show(title, record, fields)
+
+            if needs == "session":
+                _running.run_with_session(done, board=board, writes=writes)
+            else:
+                _running.run((lambda: done(_running.settings())) if needs == "settings" else done)
+
+        return command if title is None else json_option(*names)(command)
+
+    return declared
+
+
 class Number(click.FloatRange):
     """A finite number in a range. Errors call it a number, not a "float range"."""
 
@@ -164,6 +199,16 @@ class Number(click.FloatRange):
         """Return the number. A range alone lets "nan" pass, which equals no number and is on neither side of one."""
         number: float = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value!r} is no finite number", param, ctx)
+
+
+class FilePath(click.Path):
+    """A path, given as a `Path`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        from pathlib import Path
+
+        return Path(str(super().convert(value, param, ctx)))
 
 
 class WholeNumber(click.IntRange):

@@ -5,24 +5,24 @@ Cards that an import could not read back unchanged are named instead.
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from collections.abc import Mapping
 from datetime import tzinfo
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from boardclient import Card
-from boardclient.cli import _rows
-from boardclient.cli._app import Group, board_argument, timezone_option
+from boardclient.cli._app import FilePath, Group, board_argument, runs, timezone_option
 from boardclient.cli._errors import CommandError
-from boardclient.cli._layout import COLUMNS, Layout, Problem
-from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import local, note, out, plural
-from boardclient.cli._profiles import write_file
-from boardclient.cli._running import Client, runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boardclient import Card
+    from boardclient.cli._names import Names
+    from boardclient.cli._running import Client
 
 commands = Group("export")
 
@@ -31,9 +31,7 @@ _Cells = Mapping[str, str | None]
 
 @commands.command("export")
 @board_argument
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="PATH", help="The file to write or replace.", show_default="stdout"
-)
+@click.option("--output", type=FilePath(), metavar="PATH", help="The file to write or replace.", show_default="stdout")
 @click.option(
     "--delimiter",
     type=click.Choice([",", ";", "\t", "|"]),
@@ -74,6 +72,9 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom
       boardclient export Roadmap | wc -l
     """
+    from boardclient.cli._names import of_lists
+    from boardclient.cli._profiles import write_file
+
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)
     lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
@@ -115,20 +116,27 @@ def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:
 
 def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     """Return why an import would not read the cells as the same card, or None."""
+    from boardclient.cli import _layout, _rows
+
     if card.list_id not in names.names:
         return "the service does not show which of the board's lists it is in"
     for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:
             return f"its {column} has a type that can't be written"
-    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, Layout())))
-    return f"its {found.column} {found.message}" if isinstance(found, Problem) else None
+    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, _layout.Layout())))
+    return f"its {found.column} {found.message}" if isinstance(found, _layout.Problem) else None
 
 
 def _csv(rows: list[_Cells], delimiter: str) -> str:
+    import csv
+
+    from boardclient.cli._layout import COLUMNS
+    from boardclient.cli._rows import FORMULA
+
     text = io.StringIO(newline="")
     table = csv.DictWriter(text, COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
     table.writeheader()
     table.writerows(
-        {column: f"'{cell}" if cell and _rows.FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows
+        {column: f"'{cell}" if cell and FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows
     )
     return text.getvalue()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import attrs
 import click
 
-from boardclient import JournalError
-from boardclient.bulk.journal import RowKey, UnknownRow, accept_suggestions, read_journal, read_row, read_unknown, resolve
-from boardclient.bulk.undo import KeptCard
-from boardclient.cli._app import Group, WholeNumber, json_option, yes_option
+from boardclient.cli._app import FilePath, Group, WholeNumber, json_option, runs, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError
 from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
-from boardclient.cli._running import Client, confirm, runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boardclient.bulk.journal import RowKey, UnknownRow
+    from boardclient.bulk.undo import KeptCard
+    from boardclient.cli._running import Client
 
 commands = Group("journal")
 
@@ -22,7 +24,7 @@ _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 
-_journal_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="The journal of an import.")
+_journal_argument = click.argument("file", type=FilePath(), metavar="FILE", help="The journal of an import.")
 
 
 @commands.group("journal")
@@ -49,6 +51,8 @@ async def journal_show(file: Path) -> Mapping[str, object]:
 
     Example:  boardclient journal show cards.csv.journal
     """
+    from boardclient.bulk.journal import read_journal
+
     summary = read_journal(file)
     return {
         "path": str(summary.path),
@@ -98,6 +102,8 @@ async def journal_resolve(
       boardclient journal resolve cards.csv.journal r-17 --card CARD_ID
       boardclient journal resolve cards.csv.journal 5 --absent
     """
+    from boardclient.bulk.journal import accept_suggestions, read_unknown
+
     given = [name for name in (row, position, reference) if name is not None]
     if len(given) > 1:
         raise click.UsageError("name the row once: ROW, --row or --reference")
@@ -121,6 +127,8 @@ def _key_of(file: Path, row: str) -> RowKey:
     Raises:
         click.UsageError: one row has it as its reference, another as its position.
     """
+    from boardclient.bulk.journal import read_row
+
     # Not "01" or "²", which are no positions.
     position = int(row) if row.isascii() and row.isdecimal() and str(int(row)) == row else None
     is_reference = read_row(file, row) is not None
@@ -135,6 +143,8 @@ def _key_of(file: Path, row: str) -> RowKey:
 
 def _settle(file: Path, key: RowKey, card_id: str | None, fields: tuple[str, ...] | None) -> None:
     """Settle a row, and print what it has."""
+    from boardclient.bulk.journal import read_row, resolve
+
     is_settled_now = resolve(file, key, card_id=card_id, absent=card_id is None)
     if fields is not None:
         show("", {"row": key, "card": card_id}, fields)
@@ -180,6 +190,10 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
 
     Example:  boardclient undo cards.csv.journal
     """
+    from boardclient import JournalError
+    from boardclient.bulk.journal import read_journal
+    from boardclient.cli._running import confirm
+
     client.stopping.hint = "the same command line does the rest"
     work = await client.session.cards.plan_undo(file)
     _name_kept(work.kept)
@@ -229,6 +243,8 @@ async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | 
 
     Example:  boardclient ledger status --ledger cards.csv.ledger
     """
+    import attrs
+
     from boardclient.distributed import status
 
     parts = [attrs.asdict(part) for part in await status(ledger, name=job)]

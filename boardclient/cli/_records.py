@@ -6,18 +6,27 @@ import functools
 import sys
 from collections.abc import Mapping
 from datetime import tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from boardclient.cli import _drawing
-from boardclient.cli._app import Group, board_argument, board_option, json_option, name_argument, timezone_option, yes_option
+from boardclient.cli._app import (
+    Group,
+    board_argument,
+    board_option,
+    json_option,
+    name_argument,
+    runs,
+    timezone_option,
+    yes_option,
+)
 from boardclient.cli._errors import UsageError
 from boardclient.cli._output import local, note, quoted, show, show_all
-from boardclient.cli._profiles import Settings
-from boardclient.cli._rows import parse_due
-from boardclient.cli._running import Client, confirm, runs
-from boardclient.events import BulkProgress, Event
+
+if TYPE_CHECKING:
+    from boardclient.cli._profiles import Settings
+    from boardclient.cli._running import Client
+    from boardclient.events import Event
 
 commands = Group("records")
 
@@ -86,6 +95,8 @@ async def board_show(client: Client, zone: tzinfo | None, fields: tuple[str, ...
 
     Example:  boardclient board show Roadmap --json | jq '.cards[].name'
     """
+    from boardclient.cli import _drawing
+
     board_id = client.board_id()
     lists, cards = await client.session.boards.lists(board_id), await client.session.boards.cards(board_id)
     if fields is not None:
@@ -140,6 +151,8 @@ async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str
 @runs("list archived", *_LIST, writes=True)
 async def list_archive(client: Client, list_: str, yes: bool) -> Mapping[str, Any]:
     """Archive a list. The service documents no way to undo this, so it asks first."""
+    from boardclient.cli._running import confirm
+
     list_id = await client.list_id(list_)
     confirm(f"Archive the list {_shown(list_, list_id)}? The service documents no way to undo this.", yes=yes)
     return _record(await client.session.lists.archive(list_id), _LIST)
@@ -175,6 +188,9 @@ async def card_create(
 
     Example:  boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
     """
+    from boardclient.cli._rows import parse_due
+    from boardclient.events import BulkProgress
+
     try:
         due_at = None if due is None else parse_due(due, zone)
     except ValueError as error:
@@ -209,6 +225,8 @@ async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[st
 @runs("card deleted", "id", writes=True)
 async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]:
     """Delete a card for good. It asks first."""
+    from boardclient.cli._running import confirm
+
     card_id = await client.card_id(card)
     confirm(f"Delete the card {_shown(card, card_id)} for good?", yes=yes)
     await client.session.cards.delete(card_id)

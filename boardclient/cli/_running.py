@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, TypeAlias
 
 import attrs
 import click
@@ -16,13 +14,10 @@ import click
 import boardclient
 from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles
-from boardclient.cli._app import json_option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
 from boardclient.cli._names import Names, did_you_mean, of_lists
-from boardclient.cli._output import note, show
+from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
-
-Needs: TypeAlias = Literal["session", "settings", "nothing"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
@@ -160,9 +155,9 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     async def in_session() -> None:
         client: Client | None = None
         try:
-            settings = _settings()
-            async with settings.session(settings.credentials()) as session:
-                client = Client(session, settings, board or "", stopping)
+            found = settings()
+            async with found.session(found.credentials()) as session:
+                client = Client(session, found, board or "", stopping)
                 await work(client)
         except boardclient.NotFoundError as error:
             if board is None or client is None:
@@ -174,43 +169,13 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     run(in_session, writes=writes, stopping=stopping)
 
 
-def _settings() -> Settings:
+def settings() -> Settings:
     """Return the settings of the running command.
 
     Raises:
         ValueError: the service's address is not known.
     """
     return _profiles.load()
-
-
-def runs(
-    title: str | None = None, *names: str, needs: Needs = "session", writes: bool = False
-) -> Callable[[Callable[..., Awaitable[Mapping[str, Any] | None]]], Callable[..., None]]:
-    """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
-
-    The client knows the board that is given: it is no argument. With a title, the command prints the record that the coroutine
-    returns. `names` are the fields among which `--json` chooses then; without any, all names are allowed.
-    """
-
-    def declared(work: Callable[..., Awaitable[Mapping[str, Any] | None]]) -> Callable[..., None]:
-        @functools.wraps(work)
-        def command(**given: Any) -> None:
-            fields = None if title is None else given.pop("fields")
-            board = (given.pop("board") or "") if needs == "session" and "board" in given else None
-
-            async def done(*context: object) -> None:
-                record = await work(*context, **given)
-                if title is not None and record is not None:
-                    show(title, record, fields)
-
-            if needs == "session":
-                run_with_session(done, board=board, writes=writes)
-            else:
-                run((lambda: done(_settings())) if needs == "settings" else done)
-
-        return command if title is None else json_option(*names)(command)
-
-    return declared
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import shlex
 from datetime import datetime
-from importlib.resources import as_file, files
+from typing import TYPE_CHECKING
 
 import click
 
-from boardclient import AuthorizationRequest
-from boardclient._profiles import Profile
-from boardclient.cli import _drawing
-from boardclient.cli._app import Group, WholeNumber
+from boardclient.cli._app import Group, WholeNumber, runs
 from boardclient.cli._errors import UsageError
-from boardclient.cli._import import import_file
-from boardclient.cli._importing import ImportOptions
 from boardclient.cli._output import note, out, plural
-from boardclient.cli._profiles import Settings
-from boardclient.cli._running import Client, runs
-from boardclient.events import Event
-from boardclient.testing import BoardService, Call
+
+if TYPE_CHECKING:
+    from boardclient import AuthorizationRequest
+    from boardclient.events import Event
+    from boardclient.testing import Call
 
 commands = Group("service")
 
@@ -54,6 +49,10 @@ async def serve(port: int, redirect_uri: str) -> None:
 
     Example:  boardclient serve --port 8080
     """
+    import asyncio
+
+    from boardclient.testing import BoardService
+
     service = BoardService(port=port, redirect_uri=redirect_uri, members=_MEMBERS, on_call=_log)
     async with contextlib.AsyncExitStack() as opened:
         try:
@@ -80,6 +79,16 @@ def _log(call: Call) -> None:
 @runs(needs="nothing")
 async def demo() -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
+    from importlib.resources import as_file, files
+
+    from boardclient._profiles import Profile
+    from boardclient.cli import _drawing
+    from boardclient.cli._checking import import_file
+    from boardclient.cli._importing import ImportOptions
+    from boardclient.cli._profiles import Settings
+    from boardclient.cli._running import Client
+    from boardclient.testing import BoardService
+
     asked, created = list[object](), itertools.count(1)
 
     async def authorize(request: AuthorizationRequest) -> str:

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from boardclient import cli as entry
+from boardclient.cli._app import app
 from boardclient.testing import BoardService
 
 _HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydantic", "boardclient.testing", "importlib.metadata")
+_HEAVY += ("boardclient.credentials", "boardclient.errors", "boardclient.models", "csv", "pathlib", "sqlite3", "tempfile")
 _PROBE = f"""
 import sys
 from boardclient.cli import main
@@ -33,9 +35,9 @@ def run(*command: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=env, **options)
 
 
-@pytest.mark.parametrize("argv", ["--version", "--help", "bord"])
+@pytest.mark.parametrize("argv", ["--version", "--help", "bord", *(f"{name} --help" for name in app.commands)])
 def test_what_prints_a_page_imports_little(argv: str) -> None:
-    """Neither aiohttp nor rich nor the embedded service is imported to print a line or the page of the program."""
+    """Neither aiohttp nor rich, credentials or the embedded service are imported to print a line, or the help of any command."""
     assert run("-c", _PROBE, *argv.split()).stderr.splitlines()[-1] == "[]"
 
 
