@@ -45,7 +45,7 @@ def show_usage(error: click.UsageError) -> None:
     text = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
     if error.ctx is not None:
         note(f"boardclient: {' '.join(error.ctx.get_usage().split()).replace('Usage:', 'usage:')}; --help says more")
-    note(f"boardclient: error: {text[:1].lower()}{text[1:]}")
+    note(f"boardclient: error: {text[:1].lower() if text[1:2].islower() else text[:1]}{text[1:]}")  # "ROW" is a name
 
 
 class UsageError(CommandError):
