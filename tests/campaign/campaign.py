@@ -175,6 +175,7 @@ class Run:
             "board_id": board,
             "unknown": kind.unknown,
             "marker": kind.marker,
+            "probe": kind.probe,
             "settle": scale.settle if kind.settle is None else kind.settle,
         }
 
@@ -194,6 +195,15 @@ class Run:
             process = importer.run(order)
         self._processes.append(process)
         return process
+
+    def hang_deletions(self) -> None:
+        """Carry out deletions, and let no response come."""
+        self._service.faults.add(faults.hang(commit=True), "cards.delete")
+
+    def release_deletions(self) -> None:
+        """Respond to deletions from now on."""
+        self._service.faults.clear()
+        self._service.faults.add(self.storm, "cards.create")
 
     def finish(self, importer: Importer) -> None:
         """Run the import to its end, in as many processes as a refused token may need."""
@@ -348,6 +358,34 @@ def _crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, import
             run.write_other()
         run.die(importer)
         return run.check()
+
+
+PROBE_POINTS = ("read:answered 2", *(f"{point} probe" for point in SEND_POINTS), "read:answered 3")
+PROBE_POINTS += ("delete:before", "delete:under-way", "delete:answered")
+"""Before a probe is logged; once it is, and before and after it is sent; once it is found; while it is deleted."""
+
+
+def crash_at_probe(point: str, rows: int, scale: Scale, importer: Importer, *, marker: bool | None = None) -> Findings:
+    """Run an import that dies at a point of its probe, which the loss of the last row makes necessary, and then to its end."""
+    moment, _, place = point.partition(" ")
+    script = every(dropped_before=rows)
+    kind = Kind(rates={}, script=script, expiries=0, concurrency=(_CONCURRENCY,), baseline=1, marker=marker, probe=True)
+
+    def run_twice(scale: Scale) -> Findings:
+        with running(kind, rows, 1, scale) as run:
+            if moment == "send:under-way":
+                run.storm.script = lambda post: "hanging" if post > rows else script(post)
+            if moment == "delete:under-way":
+                run.hang_deletions()
+            process = run.die(importer, (moment, rows + 1 if place == "probe" else int(place or 1)))
+            if process.status != -9 or process.is_hung:
+                raise AssertionError(f"the process was not at {point}: it ended with {process.status} and {process.last}")
+            run.storm.script = None
+            run.release_deletions()
+            run.die(importer)
+            return run.check()
+
+    return as_assumed(run_twice, scale)
 
 
 # --- the command

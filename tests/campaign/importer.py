@@ -33,12 +33,12 @@ def die() -> None:
 
 
 def arm(point: str, threshold: int) -> None:
-    """Let this process die at its n-th creation ("send") or listing ("read"), of which the threshold says n.
+    """Let this process die at its n-th creation ("send"), listing ("read") or deletion ("delete"), of which the threshold says n.
 
     It dies before the request leaves, while it is in flight, or when the response has come.
     """
     what, moment = point.split(":")
-    wanted = {"send": ("POST", "/1/cards"), "read": ("GET", "/cards")}[what]
+    wanted = {"send": ("POST", "/1/cards"), "read": ("GET", "/cards"), "delete": ("DELETE", "")}[what]
     left, send = threshold, Pool.send
 
     @functools.wraps(send)
@@ -104,6 +104,7 @@ async def _import(order: Mapping[str, Any], say: Callable[[object], None]) -> No
             board_id=order["board_id"],
             unknown=order["unknown"],
             marker=order["marker"],
+            probe=order["probe"],
             settle=order["settle"],
         ) as run:
             async for result in run:

@@ -40,6 +40,7 @@ class Kind:
 
     rows: str = "distinct"
     marker: bool | None = None
+    probe: bool = False
     unknown: str | None = None
     rates: Mapping[str, float] = STORM
     script: Callable[[int], str | None] | None = None
@@ -73,6 +74,8 @@ KINDS: Mapping[str, Kind] = {
     "paced": Kind(rates=_MILD, concurrency=(None,), limit=(200.0, 20)),
     "calm": Kind(rates={}, expiries=0, limit=(400.0, 40), kills=(5,)),
     "report": Kind(unknown="report"),
+    "probe": Kind(probe=True),
+    "probe-marker": Kind(probe=True, marker=True),
 }
 """Those under which the assumptions hold."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import campaign
 import pytest
-from campaign import PLACES, READ_POINTS, SEND_POINTS, SMALL, Crew, Importer, Scale
+from campaign import PLACES, PROBE_POINTS, READ_POINTS, SEND_POINTS, SMALL, Crew, Importer, Scale
 from checker import Findings
 from kinds import ABLATIONS, KINDS
 
@@ -18,7 +18,8 @@ LONGEST_KILL_SECONDS = 1.0
 
 SENDS = [f"{point} {place}" for point in SEND_POINTS for place in PLACES]
 READS = [f"{point} {place}" for point in READ_POINTS for place in ("baseline", "1", "2")]
-RANDOM = [f"{[*KINDS][seed % len(KINDS)]} {seed}" for seed in range(1, 21)]
+PROBES = [f"probe {marker} {point}" for marker in ("content", "marker") for point in PROBE_POINTS]
+RANDOM = [f"{[*KINDS][seed % len(KINDS)]} {seed}" for seed in range(1, 23)]
 
 ABLATED_ROWS = {"no-journal": 500}
 
@@ -28,6 +29,10 @@ def _work(case: str) -> Callable[[Importer], Findings]:
     name, _, where = case.partition(" ")
     if name in SMALL:
         return lambda importer: campaign.crash_at("send:before", "first", 8, 1, SCALE, importer, SMALL[name])
+    if name == "probe" and ":" in where:
+        kind, _, point = where.partition(" ")
+        marker = True if kind == "marker" else None
+        return lambda importer: campaign.crash_at_probe(point, 8, SCALE, importer, marker=marker)
     if ":" in name:
         return lambda importer: campaign.crash_at(name, where, ROWS, 1, SCALE, importer)
     kind, rows = {**KINDS, **ABLATIONS}[name], ABLATED_ROWS.get(name, ROWS)
@@ -59,6 +64,15 @@ def test_a_listing_that_proves_nothing_sends_nothing_again(case: str, look: Look
 
     assert (found.duplicated, found.unexpected, found.untrue) == (0, 0, [])
     assert found.unknown > 0
+
+
+@pytest.mark.parametrize("case", PROBES)
+def test_a_crash_leaves_no_probe_and_no_row_unknown(case: str, look: Look) -> None:
+    """A process dies at each step of the temporary card: the next one finds and deletes it, and settles the lost row."""
+    found = look(case)
+
+    assert found.is_clean, found
+    assert (found.kills, found.unknown) == (1, 0)
 
 
 @pytest.mark.parametrize("case", RANDOM)
