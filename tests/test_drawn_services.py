@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
-from drawn_services import TEXTS, ServiceKind, draw
+from drawn_services import TEXTS, DrawnWorld, ServiceKind, draw
 
 
 @pytest.mark.parametrize("marker", [None, True])
@@ -16,6 +19,32 @@ async def test_no_card_is_created_twice_whatever_services_and_people_do(seed: in
     """
     outcome = await draw(seed, marker=marker)
     assert outcome.is_good, outcome
+
+
+@pytest.mark.parametrize("marker", [None, True])
+@pytest.mark.parametrize("seed", [*range(25, 45), 78, 120])
+async def test_with_probes_too_no_card_is_created_twice_and_no_probe_is_forgotten(seed: int, marker: bool | None) -> None:
+    """Responses to temporary cards are lost as well, and people change them. One that can't be deleted is named."""
+    outcome = await draw(seed, marker=marker, probe=True)
+    assert outcome.is_good, outcome
+
+
+class Alone(DrawnWorld):
+    """A service on which nobody else has cards."""
+
+    def add_stranger(self) -> None:
+        """Create no card."""
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_with_probes_no_row_is_unknown_where_nobody_else_writes(seed: int) -> None:
+    """The service lists what it has, as it was sent; half of the responses are lost, and runs end in the middle."""
+    world = Alone(seed, marker=None, kind=ServiceKind(), probe=True)
+    world.loss, world.meddling, world.strangers, world.deletions = 0.5, 0.0, 0.0, 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = await world.run(Path(folder))
+    assert outcome.is_good, outcome
+    assert (outcome.unknown, outcome.stay) == (0, 0)
 
 
 @pytest.mark.parametrize("marker", [None, True])
