@@ -6,6 +6,7 @@ The design is described in docs/design/journal.md.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -150,7 +151,7 @@ _ADVICE: Final = {
     sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
     sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
     sqlite3.SQLITE_FULL: "{path} can't grow ({why}): free some disk space and run again, which resumes it",
-    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): check the disk and run again, which resumes it",
+    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): check the disk and its free space, and run again",
     sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that program and run again",
 }
 _MOVED: Final = (
@@ -225,7 +226,9 @@ class RunLock:
         """
         try:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
-            os.write(self._descriptor, b"%s %020d\n" % (self._head, released))
+            mark = b"%s %020d\n" % (self._head, released)
+            if os.write(self._descriptor, mark) < len(mark):  # what is left of the mark before may complete it to a lower number
+                raise OSError(errno.ENOSPC, "no space is left")
         except OSError as error:
             raise JournalError(f"{self.path} can't be written ({error.strerror}): free some disk space and run again") from error
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from itertools import chain, pairwise
 from operator import attrgetter
+from os.path import commonprefix
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
@@ -212,7 +213,7 @@ def read_row(path: str | os.PathLike[str], key: RowKey) -> UnknownRow | None:
     with _reading(path) as (_, connection, meta):
         rows = _select(connection, meta.secret, key=key)
         cards = dict(connection.execute(f"{_RESEMBLING} WHERE seq = ?", [row.seq for row in rows[:1]] or (0,)).fetchall())
-    return next((UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"), {})) for row in rows), None)
+    return next((UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"))) for row in rows), None)
 
 
 def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> bool:
@@ -287,8 +288,7 @@ def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
     with journal.guarded():
         cards = dict(journal.connection.execute(_RESEMBLING).fetchall())
         rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, limit=-1)
-        profiles: dict[Content, frozenset[object]] = {}
-        candidates = [_candidates(row.content, cards.get(row.seq, "[]"), profiles) for row in rows]
+        candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
         highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
         likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}
         for one in chain.from_iterable(candidates):
@@ -358,7 +358,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
     """Give a function that decides about rows as a run would, and changes nothing.
 
     It works on a temporary copy of the journal. For rows that a run would refuse it raises a `JournalError`. It may be called
-    again, with other rows.
+    again, with other rows, and raises an `OSError` if the copy can't be written.
 
     Args:
         path: The path of the journal. No run may be using it.
@@ -373,7 +373,17 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
     ):
         with journal.guarded():
             journal.connection.backup(copy)
-        yield RunFile(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True).admit
+        run = RunFile(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True)
+
+        def decide(rows: Sequence[tuple[RowKey, CardDraft]]) -> list[tuple[int, RowAction, str | None]]:
+            try:
+                return run.admit(rows)
+            except JournalError as error:
+                if error.__cause__ is None:
+                    raise
+                raise OSError(str(error.__cause__)) from None  # of the copy, whose place SQLite chooses
+
+        yield decide
 
 
 def adopt(
@@ -455,34 +465,24 @@ def _key(key: RowKey) -> RowKey | None:
     return key if isinstance(key, str) or key.bit_length() < 64 else None
 
 
-def _candidates(sent: Content, cards: str, profiles: dict[Content, frozenset[object]]) -> tuple[Candidate, ...]:
-    """Return the cards that may be a row's, the most similar first. `profiles` are those of the contents met before."""
-    found = []
-    for card_id, *values in json.loads(cards):
-        shown = Content(*values)
-        found.append(Candidate(card_id, shown, _likeness(_profile(sent, profiles), _profile(shown, profiles))))
+def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
+    """Return the cards that may be a row's, the most similar first."""
+    shown = [(card_id, Content(*values)) for card_id, *values in json.loads(cards)]
+    found = [Candidate(card_id, content, _likeness(sent, content)) for card_id, content in shown]
     return tuple(sorted(found, key=_by_likeness, reverse=True))
 
 
-def _profile(content: Content, profiles: dict[Content, frozenset[object]]) -> frozenset[object]:
-    """Return the pairs of neighbouring characters of a content, each with how many equal ones are before it."""
-    if content not in profiles:
-        text = f"{content.name}\n{content.desc or ''}"[:_COMPARED]
-        counts = Counter[tuple[str, str]]()
-        pairs = []
-        for pair in pairwise(text):
-            pairs.append((pair, counts[pair]))
-            counts[pair] += 1
-        profiles[content] = frozenset(pairs)
-    return profiles[content]
+def _likeness(sent: Content, shown: Content) -> float:
+    """Return how alike two contents read, by one plain measure. It suggests, and proves nothing.
 
-
-def _likeness(first: frozenset[object], second: frozenset[object]) -> float:
-    """Return how alike two contents read: the share of their pairs that both have (Dice's coefficient).
-
-    It suggests, and proves nothing. Its time grows with the length of the texts, that of difflib with their square.
+    It is the share of what both have: their beginning, their end, and the pairs of neighbouring characters in between. Its time
+    grows with the length of the texts, that of difflib with the square.
     """
-    return 2 * len(first & second) / max(1, len(first) + len(second))
+    first, second = (f"{content.name}\n{content.desc or ''}"[:_COMPARED] for content in (sent, shown))
+    start = len(commonprefix((first, second)))  # noqa: RUF071 -- texts, not paths
+    end = len(commonprefix((first[start:][::-1], second[start:][::-1])))  # noqa: RUF071 -- texts, not paths
+    pairs, others = (Counter(pairwise(text[start : len(text) - end])) for text in (first, second))
+    return 2 * (start + end + (pairs & others).total()) / (len(first) + len(second))
 
 
 @contextlib.contextmanager

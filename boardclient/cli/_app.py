@@ -369,5 +369,6 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # such as a full disk
         from boardclient._environment import reason_of
 
-        note(f"boardclient: error: {reason_of(error)}")
+        place = "" if error.filename is None else f"{error.filename}: "
+        note(f"boardclient: error: {place}{reason_of(error)}")
     sys.exit(code)

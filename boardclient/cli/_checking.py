@@ -7,18 +7,21 @@ import contextlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
+
+import click
 
 from boardclient import AsyncSession, Card, JournalError
+from boardclient._environment import reason_of
 from boardclient.bulk import Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._errors import UsageError
-from boardclient.cli._importing import ImportOptions, ImportRun, key_of
+from boardclient.cli._importing import ImportOptions, ImportRun, key_of, show_nothing_sent
 from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, local, note, plural, quoted, show, show_all
@@ -27,6 +30,66 @@ from boardclient.cli._running import Client
 _SAMPLE = 5
 """How many rows a preview shows."""
 _ROWS_PER_STEP = 500
+_PART_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def copied(options: ImportOptions) -> Iterator[BinaryIO]:
+    """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
+    with ExitStack() as opened:
+        with _temporary_files(options):
+            copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 -- it is closed below
+            opened.callback(_discard, copy)
+            for part in _parts_of(options.file):
+                copy.write(part)
+            copy.flush()
+        yield copy
+
+
+def _parts_of(file: str) -> Iterator[bytes]:
+    """Yield the bytes of a file.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    try:
+        with click.open_file(file, "rb") as source:
+            while part := source.read(_PART_BYTES):
+                yield part
+    except OSError as error:
+        name = "standard input" if file == "-" else file
+        raise UsageError(f"{name} can't be read ({reason_of(error)}); nothing was sent") from None
+
+
+def _discard(file: BinaryIO) -> None:
+    with contextlib.suppress(OSError):  # what could not be written can't be written now either
+        file.close()
+
+
+@contextlib.contextmanager
+def _temporary_files(options: ImportOptions, journal: Path | None = None) -> Iterator[None]:
+    """Let errors of temporary files name their folder, and print the counts. Without a `journal`, it is one of these files.
+
+    Raises:
+        UsageError: one can't be written.
+    """
+    try:
+        yield
+        return
+    except OSError as error:
+        why = reason_of(error)
+    except JournalError as error:
+        if error.__cause__ is None:  # the file is refused
+            raise
+        if journal is not None:
+            show_nothing_sent(options)
+            raise
+        why = str(error.__cause__)
+    show_nothing_sent(options)
+    raise UsageError(
+        f"temporary files can't be written in {tempfile.tempdir or 'any folder'} ({why}): free some disk space there, or set"
+        " TMPDIR to another folder; nothing was sent"
+    )
 
 
 async def import_file(client: Client, file: BinaryIO, options: ImportOptions) -> None:
@@ -38,6 +101,13 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
+    run = await _begun(client, file, options)
+    if run is not None:
+        await run.run()
+
+
+async def _begun(client: Client, file: BinaryIO, options: ImportOptions) -> ImportRun | None:
+    """Check the file and the board, and return the run that is left to do. None after a preview."""
     session = client.session
     given = Layout(
         encoding=options.encoding,
@@ -57,18 +127,19 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     # unlike Path.exists it does not raise without permission
     journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
     plan = Plan(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
-    with ExitStack() as opened:
+    with _temporary_files(options, journal), ExitStack() as opened:
         decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
         await plan.read(rows(), opened.enter_context(rehearsed(decided, identity)))
     plan.check_existing(options)
     if options.preview:
         failed = 0 if journal is None else read_journal(journal).counts["failed"]
         _show_preview(plan, failed, {board.board_id: board.lists for board in boards.values()}, options)
-        return
+        return None
     if plan.existing and options.journal is not None:
         rows_of_cards = [(key_of(index, row.draft), row.draft, card.id) for index, row, card in plan.existing]
-        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in plan.cards])
-    await ImportRun(client, rows, plan.places, options).run()
+        with _temporary_files(options, options.journal):
+            adopt(options.journal, identity, rows_of_cards, before=[card.id for card in plan.cards])
+    return ImportRun(client, rows, plan.places, options)
 
 
 async def _board(client: Client, name: str | None) -> _rows.Board:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -161,28 +159,16 @@ def import_(**options: Any) -> None:
       psql -c "copy (select name from tasks) to stdout csv header" |
         boardclient import - --board Roadmap --list "To Do"
     """
-    from boardclient.cli._checking import import_file
+    from boardclient.cli._checking import copied, import_file
     from boardclient.cli._importing import ImportOptions
     from boardclient.cli._running import run_with_session
 
     chosen = ImportOptions(**options).checked()
     is_resumable = chosen.journal is not None or chosen.engine is not None
-    with _copied(chosen.file) as file:
+    with copied(chosen) as file:
 
         async def work(client: Client) -> None:
             client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
             await import_file(client, file, chosen)
 
         run_with_session(work, board=chosen.board)
-
-
-@contextlib.contextmanager
-def _copied(file: str) -> Iterator[BinaryIO]:
-    """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryFile() as copy:
-        with click.open_file(file, "rb") as source:
-            shutil.copyfileobj(source, copy)
-        yield cast("BinaryIO", copy)

@@ -111,6 +111,13 @@ class _Sized:
         return self.items
 
 
+def show_nothing_sent(options: ImportOptions) -> None:
+    """Print the counts with `--json`, of an import that the machine has ended before it began."""
+    if options.fields is not None and not options.preview:
+        nothing: dict[str, object] = {**dict.fromkeys(STATES, 0), "not_reached": None, "rows": []}
+        show("", {**nothing, "seconds": 0.0, "rate": 0.0, "requests": 0, "rejected": 0}, options.fields)
+
+
 @attrs.define
 class ImportRun:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
@@ -136,10 +143,9 @@ class ImportRun:
         try:
             with self._view:
                 await self._follow()
-        except UsageError:
-            raise
-        except BaseException:
-            self._print_end(self._report)
+        except BaseException as error:
+            if self.options.fields is not None or not isinstance(error, UsageError):
+                self._print_end(self._report)
             raise
         self._print_end(self._report)
         if not self.client.stopping.is_requested:

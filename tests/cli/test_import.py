@@ -1,9 +1,14 @@
 """The import: all rows are checked before one is sent, each is sent once, and its result is reported."""
 
+import contextlib
+import errno
 import io
 import json
 import os
+import re
 import shlex
+import sqlite3
+import subprocess
 import sys
 import threading
 import unicodedata
@@ -13,7 +18,7 @@ from unittest.mock import ANY
 import pytest
 from import_helpers import SETTLE, Renamed, counts, into, names, summary
 
-from boardclient import ConsentRequired
+from boardclient import ConsentRequired, JournalError
 from boardclient.testing import BoardService
 
 THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
@@ -277,6 +282,88 @@ def test_repeated_references_are_found_before_anything_is_sent(cli, board_servic
     assert err.startswith(f"boardclient: rows 5, 7: {twice}\n")
     assert not board_service.calls_of("cards.create")
     assert not Path(path + ".journal").exists()
+
+
+# --- the disk
+
+
+DISK = """
+import resource, sys
+from boardclient.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+@pytest.mark.parametrize(("size", "rows"), [(0, 5), (4096, 5), (4096, 600), (20_000, 5)])
+def test_a_full_disk_is_named_before_anything_is_sent(
+    cli, board_service: BoardService, board, csv_file, monkeypatch, size: int, rows: int, has_journal: bool
+) -> None:
+    """The message names a path and says what to do, and the counts are printed."""
+    path = csv_file("name\nA\n")
+    if has_journal:
+        assert cli("import", path, *into(board)).code == 0
+    csv_file("name\nA\n" + "".join(f"card {number}\n" for number in range(rows)))
+    sent = len(board_service.calls_of("cards.create"))
+    line = [sys.executable, "-c", DISK, str(size), "import", path, *into(board), "--json"]
+    ended = subprocess.run(line, env={**os.environ, **board_service.environment}, capture_output=True, text=True, check=False)
+    assert ended.returncode == (1 if has_journal and size == 20_000 else 2), ended.stderr  # then the run has begun
+    assert counts(summary(ended.stdout)) == {"created": 0, "already": 0, "failed": 0, "unknown": 0}
+    assert len(board_service.calls_of("cards.create")) == sent
+    assert re.search(r"/\S+ (can't|\()|written in /|No usable temporary directory found in \['/", ended.stderr), ended.stderr
+    assert re.search(r"free some disk space|check the disk|check its permissions", ended.stderr), ended.stderr
+    code, out, _ = cli("import", path, *into(board), "--json")
+    assert (code, summary(out)["created"] + summary(out)["already"]) == (0, rows + 1)
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+@pytest.mark.parametrize("what", ["copy", "folder", "rehearsal", "decision"])
+def test_what_can_t_be_written_before_the_import_is_named(
+    cli, board, csv_file, monkeypatch, what: str, has_journal: bool
+) -> None:
+    """The journal, or the folder of temporary files. A preview prints no counts."""
+    path = csv_file("name\nA\n")
+    if has_journal:
+        assert cli("import", path, *into(board)).code == 0
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fail(*_: object, **__: object) -> None:
+        raise full
+
+    @contextlib.contextmanager
+    def rehearsed(journal, _):
+        if what == "rehearsal":
+            raise JournalError(f"{journal} can't grow (full)") from sqlite3.OperationalError("full")
+        yield fail
+
+    if what in {"copy", "folder"}:
+        monkeypatch.setattr("tempfile.TemporaryFile" if what == "copy" else "tempfile.TemporaryDirectory", fail)
+    else:
+        monkeypatch.setattr("boardclient.cli._checking.rehearsed", rehearsed)
+    if what == "folder" and has_journal:
+        return  # none is needed
+    for line in (("--json",), ("--json", "--preview")):
+        code, out, err = cli("import", path, *into(board), *line)
+        assert (code, bool(out)) == (2, len(line) == 1)
+        of_journal = what == "rehearsal" and has_journal
+        assert ("journal can't grow (full)" if of_journal else "temporary files can't be written in /") in err
+        assert of_journal or "(No space left on device)" in err or "(full)" in err
+
+
+def test_an_error_of_the_system_names_its_file(bare_cli, monkeypatch) -> None:
+    """Whatever command meets it."""
+    monkeypatch.setattr(
+        "boardclient.cli._app.app.main", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "I/O error", "/a/file"))
+    )
+    assert bare_cli("whoami") == (1, "", "boardclient: error: /a/file: I/O error\n")
+
+
+def test_a_file_that_can_t_be_read_is_named(cli, board, tmp_path, monkeypatch) -> None:
+    """Also if that shows only once it is read."""
+    code, out, err = cli("import", "/proc/self/mem", *into(board), "--journal", str(tmp_path / "journal"))
+    assert (code, out) == (2, "")
+    assert "/proc/self/mem can't be read (" in err
 
 
 # --- cards that were there before

@@ -385,7 +385,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     """A card that resembles a row is suggested for it, and two rows can't have one card."""
     journal = journal_of(unknown)
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
-    assert f"{card_id}  card 2!    0.88      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert f"{card_id}  card 2!    0.96      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert [line.split("\t")[0] for line in out.splitlines()] == ["r-4"]

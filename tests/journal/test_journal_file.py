@@ -18,7 +18,7 @@ from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import _journal_file, resolve
 from boardclient.bulk._journal_ledger import JournalLedger, RunFile
 from boardclient.bulk._life import Row
-from boardclient.bulk.journal import read_journal, read_rows, read_unknown
+from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
 IDENTITY = {"service": "https://boards.example", "board": "b1"}
 
@@ -290,6 +290,40 @@ async def test_a_mark_that_can_not_be_written_stops_the_row(path: Path, monkeypa
         with pytest.raises(JournalError, match="free some disk space"):
             ledger.release(row)
     await ledger.aclose()
+
+
+async def test_a_mark_that_is_written_in_part_stops_the_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of the mark before could make it a lower number, and the row be sent again."""
+    ledger = await opened(path)
+    (row,) = rows("a")
+    await ledger.admit([row])
+    with monkeypatch.context() as patch:
+        write = os.write
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:-3]))
+        with pytest.raises(JournalError, match=r"cards.journal-lock can't be written \(no space is left\): free some disk space"):
+            ledger.release(row)
+    await ledger.aclose()
+
+
+async def test_an_error_of_the_system_names_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a file that goes away while it is opened."""
+    monkeypatch.setattr(_journal_file, "_identify", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+    with pytest.raises(JournalError, match=r"cards.journal can't be used \(I/O error\): check its permissions"):
+        await opened(path)
+
+
+async def test_an_error_of_the_copy_on_which_rows_are_tried_is_one_of_the_system(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite chooses where the copy is, and the journal is all right."""
+    await run(path, "a")
+
+    def fail(*_: object) -> None:
+        raise JournalError(f"{path} can't grow") from sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(RunFile, "admit", fail)
+    with rehearsed(path, IDENTITY) as decide, pytest.raises(OSError, match=r"^database or disk is full$"):
+        decide([(0, CardDraft("a", "l1"))])
 
 
 async def test_a_file_system_without_locks_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
