@@ -110,7 +110,7 @@ async def journal_resolve(
     if not given and (card_id is not None or absent):
         raise click.UsageError("--card and --absent settle one row: give ROW")
     if given and ((card_id is None) is not absent or accept):
-        raise click.UsageError("ROW needs either --card or --absent")
+        raise click.UsageError("give either --card or --absent for ROW")
     if given:
         _settle(file, given[0] if row is None else _key_of(file, row), card_id, fields)
         return

@@ -307,10 +307,10 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["r-2"], "ROW needs either --card or --absent"),
-        (["r-2", "--absent", "--card", "c"], "ROW needs either --card or --absent"),
+        (["r-2"], "give either --card or --absent for ROW"),
+        (["r-2", "--absent", "--card", "c"], "give either --card or --absent for ROW"),
         (["--absent"], "give ROW"),
-        (["r-2", "--absent", "--accept"], "ROW needs either"),
+        (["r-2", "--absent", "--accept"], "give either"),
         (["r-9", "--absent"], "it does not have the row with the reference 'r-9'"),
         (["9", "--absent"], "it does not have the row at position 9"),
         (["r-1", "--absent"], "not in doubt"),
