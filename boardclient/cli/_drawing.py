@@ -23,6 +23,7 @@ from boardclient.cli._output import escape, local, note, out_columns
 _NARROWEST_LIST = 30
 _FRAME = 6
 """The columns of a panel that its texts can't use: two borders, two blanks, the bullet and a blank."""
+_BAR_SECONDS = 0.1
 _LINE_SECONDS = 10.0
 """How often a run without a terminal prints a line."""
 
@@ -121,6 +122,7 @@ class ProgressView:
         self._total = total
         self._task = self._bar.add_task("reading the board", total=total, pace="")
         self._printed_at, self._printed = time.monotonic(), ""
+        self._drawn: tuple[float, str] = (-_BAR_SECONDS, "")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -132,13 +134,15 @@ class ProgressView:
     def update(self, progress: BulkProgress, *, stopping: bool = False) -> None:
         """Show the progress of a run."""
         phase = f"{progress.status}{': boardclient login' if progress.waiting_for == 'consent' else ''}"
-        pace = _pace_of(progress)
-        shown = "stopping (a second signal stops at once)" if stopping else phase
-        self._bar.update(self._task, description=shown, completed=progress.done, pace=pace)
         now = time.monotonic()
-        is_due = now - self._printed_at >= _LINE_SECONDS or (phase.startswith("waiting") and phase != self._printed)
-        if is_due and not self._has_bar:
+        if self._has_bar:
+            shown = "stopping (a second signal stops at once)" if stopping else phase
+            if shown != self._drawn[1] or now - self._drawn[0] >= _BAR_SECONDS or progress.done == self._total:
+                self._drawn = now, shown
+                self._bar.update(self._task, description=shown, completed=progress.done, pace=_pace_of(progress))
+        elif now - self._printed_at >= _LINE_SECONDS or (phase.startswith("waiting") and phase != self._printed):
             self._printed_at, self._printed = now, phase
+            pace = _pace_of(progress)
             note(f"{phase}: {progress.done:,} of {self._total:,}{pace and ', '}{pace}")
 
 
