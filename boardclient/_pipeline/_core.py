@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -13,18 +12,16 @@ from urllib.parse import urlencode
 import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
+from boardclient._fifo import Fifo
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of, status_of
+from boardclient._transport._addresses import check_proxy, check_root, check_url, host_of
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import (
     FORM_TYPE,
     RawResponse,
     Settings,
     TransportResult,
-    check_proxy,
-    check_root,
-    check_url,
-    host_of,
 )
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
@@ -70,30 +67,20 @@ class FifoSemaphore:
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
         self._served = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiting = Fifo()
 
     async def enter(self) -> None:
         """Wait until fewer than `most()` tasks have entered."""
-        if not self._waiters and self._served < self._most():
+        if self._waiting or self._served >= self._most():
+            await self._waiting.wait(self.leave)
+        else:
             self._served += 1
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()
-            raise
 
     def leave(self) -> None:
         """Leave, and let waiting tasks enter."""
         self._served -= 1
-        while self._waiters and self._served < self._most():
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self._served += 1
-                waiter.set_result(None)
+        while self._served < self._most() and self._waiting.resume():
+            self._served += 1
 
 
 class ConnectionSlots(FifoSemaphore):
