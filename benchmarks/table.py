@@ -55,7 +55,7 @@ _STARTS = {
     "python": ["-c", "pass"],
     "boardclient --version": ["-m", "boardclient", "--version"],
     "boardclient --help": ["-m", "boardclient", "--help"],
-    "its libraries": ["-c", "import aiohttp, attrs, msgspec, cattrs, tenacity.asyncio"],
+    "its libraries": ["-c", "import aiohttp, attrs, httptools, msgspec, cattrs, tenacity.asyncio"],
     "boardclient.AsyncSession": ["-c", "import boardclient; boardclient.AsyncSession"],
 }
 

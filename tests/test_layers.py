@@ -35,6 +35,7 @@ _OWNERS = {
     "cattrs": {"_wire"},
     "click": {"cli"},
     "cryptography": {"credentials"},
+    "httptools": {"_transport"},
     "itsdangerous": {"_cookies"},
     "msgspec": {"_wire"},
     "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},

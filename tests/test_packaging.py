@@ -44,7 +44,7 @@ def hook(event, arguments):
         opened.append(f"open {arguments[0]}")
 
 sys.meta_path.insert(0, Absent())
-import aiohttp, cattrs, msgspec, tenacity  # what these do on import is not this package's affair
+import aiohttp, cattrs, httptools, msgspec, tenacity  # what these do on import is not this package's affair
 
 opened, watching = [], True
 sys.addaudithook(hook)
@@ -79,7 +79,7 @@ def test_import_leaves_out_what_few_need(imported: dict[str, list[object]]) -> N
 
 
 _BEYOND_LIBRARIES = """
-import aiohttp, attrs, cattrs, msgspec, tenacity, json, sys
+import aiohttp, attrs, cattrs, httptools, msgspec, tenacity, json, sys
 before = set(sys.modules)
 import boardclient
 boardclient.AsyncSession

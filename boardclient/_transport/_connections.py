@@ -9,7 +9,7 @@ import math
 import os
 import re
 import select
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
 from time import monotonic
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError, HttpResponseParser
+from aiohttp.http import HttpProcessingError
 
+from boardclient._fifo import Fifo
+from boardclient._transport._reader import BUFFER_BYTES, ResponseReader
 from boardclient._transport._values import Progress, UsedConnection
 
 if TYPE_CHECKING:
@@ -35,23 +37,7 @@ NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
 PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress", default=None)
 """The progress of the request that the current task sends through `ClientSession`."""
 
-FIELD_BYTES: Final = 2**16
-"""The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
-MOST_FIELDS: Final = 1000
-"""The most header fields that are accepted. aiohttp's default is 128."""
 _READ_BYTES: Final = 2**16
-_BUFFER_BYTES: Final = 2**18
-"""aiohttp's default: a connection is paused when twice as much of a body was not read yet."""
-_new_parser: Final = functools.partial(
-    HttpResponseParser,
-    limit=_BUFFER_BYTES,
-    payload_exception=aiohttp.ClientPayloadError,
-    read_until_eof=True,
-    auto_decompress=False,
-    max_line_size=FIELD_BYTES,
-    max_field_size=FIELD_BYTES,
-    max_headers=MOST_FIELDS,
-)
 _HAS_POLL: Final = hasattr(select, "poll")
 _INPUT: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 _IDLE_LIMIT: Final = re.compile(r"timeout\s*=\s*\"?(\d{1,6})", re.ASCII | re.IGNORECASE)
@@ -76,49 +62,47 @@ class ConnectionQueue:
     def __init__(self, acquired: Sized, most: int) -> None:
         self._acquired: Final = acquired
         self._most: Final = most
-        self.waiting: Final[dict[asyncio.Future[None], None]] = {}
-        """The requests that wait."""
+        self._waiting: Final = Fifo()
         self._resumed = 0
         """How many requests were resumed and have not acquired their connection yet."""
         self.limit = most
         """The number of connections in use from which on a request has to wait. It is 0 while others wait."""
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        return len(self._waiting)
 
     async def wait(self, traces: Sequence[Trace] = ()) -> None:
         """Wait for a free connection, which the caller acquires at once."""
-        entry = asyncio.get_running_loop().create_future()
-        self.waiting[entry] = None
-        self.limit = 0
+        for trace in traces:
+            await trace.send_connection_queued_start()
         try:
-            for trace in traces:
-                await trace.send_connection_queued_start()
-            await entry
-            for trace in traces:
-                await trace.send_connection_queued_end()
-        except BaseException:
-            if entry in self.waiting:
-                del self.waiting[entry]
+            if len(self._acquired) < self.limit:  # while traces were notified one has become free
+                self._resumed += 1
             else:
-                self._resumed -= 1
+                self.limit = 0
+                await self._waiting.wait(self._note_end)
+            try:
+                for trace in traces:
+                    await trace.send_connection_queued_end()
+            finally:
+                self._note_end()
+        except BaseException:
             self.resume()
             raise
-        self._resumed -= 1
         self._update_limit()
 
     def resume(self) -> None:
         """Resume as many requests as connections are free."""
-        while self.waiting and len(self._acquired) + self._resumed < self._most:
-            entry = next(iter(self.waiting))
-            del self.waiting[entry]
+        while len(self._acquired) + self._resumed < self._most and self._waiting.resume():
             self._resumed += 1
-            if not entry.done():  # otherwise its request was cancelled, and will resume another one
-                entry.set_result(None)
         self._update_limit()
 
+    def _note_end(self) -> None:
+        """Note that a request which was resumed acquires its connection now, or has ended."""
+        self._resumed -= 1
+
     def _update_limit(self) -> None:
-        self.limit = 0 if self.waiting else self._most - self._resumed
+        self.limit = 0 if self._waiting else self._most - self._resumed
 
 
 class Connector(aiohttp.TCPConnector):
@@ -128,6 +112,8 @@ class Connector(aiohttp.TCPConnector):
         self._process = os.getpid()
         super().__init__(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
         self.queue: Final = ConnectionQueue(self._acquired, limit)
+        self.buffer: Final = memoryview(bytearray(BUFFER_BYTES))
+        """What the connections read into. Each takes what it has read at once."""
         self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def __del__(self, *held: object) -> None:
@@ -143,7 +129,9 @@ class Connector(aiohttp.TCPConnector):
             progress.stage = "connect"
         if len(self._acquired) >= self.queue.limit:
             await self.queue.wait(traces)
-        return await self._connect(req, traces, timeout)
+        connection = await self._connect(req, traces, timeout)
+        cast("Protocol", connection.protocol).read_by_aiohttp()
+        return connection
 
     async def _connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
         """Return a connection, which may be new, after the caller has waited in the queue."""
@@ -157,7 +145,7 @@ class Connector(aiohttp.TCPConnector):
 
     def _release_waiter(self) -> None:
         """Resume requests that wait, whenever aiohttp releases a connection."""
-        if self.queue.waiting:
+        if self.queue:
             self.queue.resume()
         super()._release_waiter()
 
@@ -188,14 +176,13 @@ class Connector(aiohttp.TCPConnector):
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Keep a connection for the next request if its peer keeps it too."""
-        protocol._parser = None  # as in `_release`
-        cast("Protocol", protocol).awaits_response = False
         if self._closed or self._cleanup_handle is None or protocol.should_close:
             self._release(key, protocol)
         else:  # what `_release` does then
+            cast("Protocol", protocol).awaits_response = False
             self._acquired.discard(protocol)
             self._conns[key].append((protocol, monotonic()))
-            if self.queue.waiting:
+            if self.queue:
                 self.queue.resume()
 
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
@@ -206,30 +193,22 @@ class Connector(aiohttp.TCPConnector):
 _USED: Final = {
     "TCPConnector": ("_acquired", "_cleanup_handle", "_closed", "_conns", "_factory", "_loop", "_release", "_release_waiter"),
     "ResponseHandler": (
-        *("_buffer", "_parser", "_payload", "_reading_paused", "_should_close", "_skip_payload", "_tail", "_waiter"),
-        *("connection_lost", "data_received", "read", "resume_reading", "set_exception", "set_response_params", "should_close"),
+        *("_buffer", "_parser", "_payload", "_should_close", "_tail"),
+        *("abort", "connection_lost", "data_received", "set_exception", "should_close"),
     ),
-    "StreamReader": ("_buffer", "at_eof", "exception", "is_eof", "readany", "set_exception", "total_bytes"),
 }
 """What is used of aiohttp's classes, most of it beyond its documentation. `tests/service` shows that it works as it is used."""
 
 
 def missing_parts(connector: aiohttp.TCPConnector) -> list[str]:
     """Return the names of what this aiohttp lacks, without which requests take `ClientSession`."""
-    loop = asyncio.get_running_loop()
-    handler = ResponseHandler(loop)
-    objects = (connector, handler, aiohttp.StreamReader(handler, _BUFFER_BYTES, loop=loop))
-    names = [
+    objects = (connector, ResponseHandler(asyncio.get_running_loop()))
+    return [
         f"{kind}.{name}"
         for (kind, used), one in zip(_USED.items(), objects, strict=True)
         for name in used
         if not hasattr(one, name)
     ]
-    try:
-        _new_parser(handler, loop)
-    except TypeError:
-        names.append("HttpResponseParser")
-    return names
 
 
 class Protocol(UsedConnection, ResponseHandler):
@@ -253,6 +232,8 @@ class Protocol(UsedConnection, ResponseHandler):
         self._unread: Callable[[int], list[tuple[int, int]]] = _no_input
         """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
         self._is_tls = False
+        self.reader: ResponseReader | None = None
+        """What reads the responses, None for aiohttp's parser."""
         self.awaits_response: bool = True
         """Whether what comes is a response. False while the connection is idle, and until the request that gets it is written."""
         self._usable_until = math.inf
@@ -270,13 +251,18 @@ class Protocol(UsedConnection, ResponseHandler):
             self._parser = None  # aiohttp adds it to `_tail` then
         super().data_received(data)
 
-    def write(self, wire: bytes) -> None:
-        """Write a request, and parse what comes from now on as its response."""
-        transport: Any = self.transport
-        self._skip_payload = False
-        self._parser = _new_parser(self, self._loop)
-        self.awaits_response = True
-        transport.write(wire)
+    def read_directly(self, buffer: memoryview) -> ResponseReader:
+        """Leave the responses to a reader of our own, until `read_by_aiohttp`."""
+        assert self.transport is not None  # noqa: S101 -- the connection was acquired just now
+        self.reader = reader = ResponseReader(self, self.transport, buffer)
+        self.transport.set_protocol(reader)
+        return reader
+
+    def read_by_aiohttp(self) -> None:
+        """Leave the responses to aiohttp's parser."""
+        if self.reader is not None and self.transport is not None:
+            self.reader = None
+            self.transport.set_protocol(self)
 
     def note_response(self, headers: Mapping[str, str], progress: Progress) -> None:
         """Count a response, and note how long its peer keeps the connection."""
@@ -321,11 +307,6 @@ class Protocol(UsedConnection, ResponseHandler):
             await asyncio.sleep(0)
         raise aiohttp.ClientConnectionResetError
 
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on after a pause, which aiohttp asks for at the end of each body, also if nothing was paused."""
-        if resume_parser or self._reading_paused:
-            super().resume_reading(resume_parser)
-
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
         self, exc: BaseException, *cause: BaseException
     ) -> None:
@@ -352,14 +333,18 @@ class Protocol(UsedConnection, ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
 
     def _read_rest(self) -> None:
+        for data in self.unread_bytes():
+            self.data_received(data)
+
+    def unread_bytes(self) -> Iterator[bytes]:
         """Read the bytes that the socket still holds, though it can't be written to, unless they are TLS."""
         transport = self.transport
-        if transport is None or not _HAS_POLL or transport.get_extra_info("ssl_object") is not None:
+        if transport is None or not _HAS_POLL or self._is_tls:
             return
         socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError):
             while self._unread(0) and (data := os.read(socket.fileno(), _READ_BYTES)):
-                self.data_received(data)
+                yield data
 
     def close(self) -> None:
         """Close at once, with TLS's close_notify alert if nothing else waits to be written."""

@@ -14,7 +14,7 @@ import re
 import ssl
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 import aiohttp.http
@@ -27,17 +27,29 @@ _STEP_BYTES: Final = 2**18
 """How many bytes are decoded at once. A small body may decode to gigabytes, and decoding blocks the event loop."""
 
 
+_STEP_MEMBERS: Final = 64
+"""How many gzip members are decoded at once. Each takes some microseconds, also an empty one."""
 _REST_SECONDS: Final = 0.5
 """How long the rest of a body that is not needed is waited for, so that its connection can be used again."""
+
+
+class Body(Protocol):
+    """A body that is being received."""
+
+    async def readany(self) -> bytes:
+        """Wait for the next part, which is empty at the end."""
+        ...
+
+    def at_eof(self) -> bool:
+        """Return True once the whole was returned."""
+        ...
 
 
 class DecodingError(Exception):
     """The body is damaged."""
 
 
-async def read_whole(
-    status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int, needs_body: bool
-) -> TransportResult:
+async def read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, needs_body: bool) -> TransportResult:
     """Read and decode a body of at most `limit` bytes.
 
     Of a status that is no success, or if a success does not need its body, the part that can be read is enough.
@@ -51,9 +63,7 @@ async def read_whole(
         return RawResponse(status, headers, b"")
 
 
-async def _read_whole(
-    status: int, headers: MultiMapping[str], content: aiohttp.StreamReader, limit: int, *, is_needed: bool
-) -> TransportResult:
+async def _read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, *, is_needed: bool) -> TransportResult:
     chunks: list[bytes] = []
     size = 0
     try:
@@ -67,8 +77,8 @@ async def _read_whole(
                 size += len(piece)
                 if size > limit:
                     break
-                if len(piece) > len(raw):
-                    await asyncio.sleep(0)  # other tasks run while a body decodes to much more
+                if decoder is not None and len(piece) in {0, _STEP_BYTES}:
+                    await asyncio.sleep(0)  # other tasks run while a body decodes to much more, or to nothing
         if size <= limit and not (decoder is None or decoder.is_complete):
             raise DecodingError
     except Exception:
@@ -89,11 +99,15 @@ class _Decoder:
         self._member: Any = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Decode the next bytes, and yield the result in small pieces."""
+        """Decode the next bytes, and yield the result in small pieces, an empty one after some work without a large one."""
+        members = 0
         try:
             while data:
                 if self._member is None or self._member.eof:
                     self._member = self._new_member(data)
+                    members += 1
+                    if not members % _STEP_MEMBERS:
+                        yield b""
                 while True:
                     piece = self._member.decompress(data, _STEP_BYTES)
                     data = self._member.unconsumed_tail

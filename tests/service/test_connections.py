@@ -190,12 +190,18 @@ async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: 
     async with raw_server.run(handler) as url:
         pool = open_pool()
         under_way = asyncio.ensure_future(send(pool, "GET", f"{url}/1/x"))
-        while not under_way.done() and not any(getattr(one, "_payload", None) for one in _acquired(pool)):
+        while not under_way.done() and not any(map(_is_read, _acquired(pool))):
             await asyncio.sleep(0)
         until_read.set()
         outcome = await under_way
     assert isinstance(outcome, TransportFailure)
     assert (outcome.phase, outcome.effect) == ("receive", Effect.UNKNOWN)
+
+
+def _is_read(protocol: Any) -> bool:
+    """Return True once the head of a response was read."""
+    reader = getattr(protocol, "reader", None)
+    return bool(getattr(protocol, "_payload", None) if reader is None else reader.has_head)
 
 
 def _acquired(pool: Any) -> list[Any]:

@@ -23,20 +23,17 @@ async def serve(reader: Any, writer: Any) -> None:
         writer.write(OK)
 
 
-@pytest.mark.parametrize("name", ["TCPConnector", "ResponseHandler", "StreamReader", "HttpResponseParser"])
+@pytest.mark.parametrize("name", ["TCPConnector", "ResponseHandler"])
 async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
     open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """An aiohttp without something that the direct transport needs is used through `ClientSession`, and a warning names it."""
     with monkeypatch.context() as without:
-        if name == "HttpResponseParser":
-            without.setattr(_connections, "_new_parser", lambda handler, loop: int("", limit=1))  # a TypeError, as of an option
-        else:
-            without.setattr(_connections, "_USED", {**_connections._USED, name: ("gone",)})
+        without.setattr(_connections, "_USED", {**_connections._USED, name: ("gone",)})
         pool = open_pool()
         assert isinstance(await send(pool, "GET", f"{NOWHERE}/1/x"), TransportFailure)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert (name if name == "HttpResponseParser" else f"{name}.gone") in caplog.text
+    assert f"{name}.gone" in caplog.text
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
     pool.abandon()
 

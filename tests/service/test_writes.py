@@ -12,7 +12,8 @@ import pytest
 from transport_helpers import read_request
 
 from boardclient._transport._connections import Protocol
-from boardclient._transport._pool import Pool, Writes
+from boardclient._transport._direct import Writes
+from boardclient._transport._pool import Pool
 from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure
 from boardclient.errors import Effect
 
@@ -100,25 +101,25 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     """Nothing is written before the iteration of the event loop ends; then all are, in order, also where one transport raises."""
     written: list[bytes] = []
     writes, progress = Writes(), [Progress() for _ in range(3)]
-    protocols = [Mock(_waiter=None) for _ in range(3)]
+    protocols = [Mock() for _ in range(3)]
     for protocol in protocols:
-        protocol.transport.is_closing.return_value = protocol.has_unread_records.return_value = False
-        protocol.write.side_effect = written.append
-    protocols[1].write.side_effect = RuntimeError
+        protocol.reader.progress.done.return_value = protocol.has_unread_records.return_value = False
+        protocol.reader.write.side_effect = written.append
+    protocols[1].reader.write.side_effect = RuntimeError
     for number in range(3):
         writes.add(protocols[number], b"%d" % number, progress[number])
     assert (written, {one.stage for one in progress}) == ([], {"write"})
     await asyncio.sleep(0)
     assert (written, {one.stage for one in progress}) == ([b"0", b"2"], {"send"})
-    assert [protocol.transport.abort.called for protocol in protocols] == [False, True, False]
-    protocols[0].transport = None  # its connection was lost
+    assert [protocol.abort.called for protocol in protocols] == [False, True, False]
+    protocols[0].reader.progress.done.return_value = True  # its connection was lost
     writes.add(protocols[0], b"3", progress[0])
     await asyncio.sleep(0)
     assert written == [b"0", b"2"]
     protocols[2].can_be_written.return_value = False  # since the connection was taken from the pool
     writes.add(protocols[2], b"4", later := Progress())
     await asyncio.sleep(0)
-    assert (written, later.stage, protocols[2].transport.abort.called) == ([b"0", b"2"], "write", True)
+    assert (written, later.stage, protocols[2].abort.called) == ([b"0", b"2"], "write", True)
 
 
 @pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"HTTP/1.1 2", None])

@@ -1,0 +1,222 @@
+"""Reads the responses of one connection for `DirectTransport`, each whole, with llhttp."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import aiohttp
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from multidict import CIMultiDict
+
+FIELD_BYTES: Final = 2**16
+"""The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
+MOST_FIELDS: Final = 1000
+"""The most header fields that are accepted. aiohttp's default is 128."""
+BUFFER_BYTES: Final = 2**18
+_PAUSE_BYTES: Final = 2**19
+"""A connection is paused when so much of a body was received and not taken."""
+_VERSIONS: Final = {"1.1": (1, 1), "1.0": (1, 0)}
+_SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
+
+
+class _RefusedError(Exception):
+    """The response is beyond a limit, or it is ambiguous where it ends."""
+
+
+class Owner(Protocol):
+    """The connection that a reader reads, as its connector knows it."""
+
+    awaits_response: bool
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes without a request."""
+
+    def unread_bytes(self) -> Iterator[bytes]:
+        """Read what the system still holds when the connection has failed."""
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Take the end of the connection."""
+
+
+class ResponseReader(asyncio.BufferedProtocol):
+    """Reads what the peer sends on a connection as the response to the request that was written. Owned by its connection.
+
+    asyncio reads into one buffer that all connections of a pool share: for an ordinary protocol it allocates 256 KiB for each
+    read. What comes without a request is passed to the owner, which writes no request from then on.
+    """
+
+    status: int
+    headers: CIMultiDict[str]
+    http_version: tuple[int, int]
+
+    def __init__(self, owner: Owner, transport: asyncio.Transport, buffer: memoryview) -> None:
+        self._owner = owner
+        self._transport = transport
+        self._buffer = buffer
+        self._loop = asyncio.get_running_loop()
+        self._parser = HttpResponseParser(self)
+        self._fields: list[tuple[str, str]] = []
+        self._chunks: list[bytes] = []
+        self._number = self._quiet = 0
+        self._is_strict = True
+        self.begin()
+
+    def begin(self) -> asyncio.Future[None]:
+        """Prepare for the response to the next request, and return what is done once its head is there, or none will come."""
+        if self._is_strict:  # lines may end in LF (RFC 9112, 2.2), and spaces may follow the size of a chunk, as aiohttp accepts
+            self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
+            self._is_strict = False
+        self.error: Exception | None = None
+        self.has_head: bool = False
+        self.is_complete: bool = False
+        self.can_be_kept: bool = False
+        """Whether the connection can get another request once the response is complete."""
+        self._ends_with_connection = self._is_paused = False
+        self._chunks.clear()
+        self.size = 0
+        self.progress: asyncio.Future[None] = self._loop.create_future()
+        """Done once there is more of the response than the last time, or none will come."""
+        return self.progress
+
+    def write(self, wire: bytes) -> None:
+        """Write a request, and read what comes from now on as its response."""
+        self._owner.awaits_response = True
+        self._transport.write(wire)
+
+    # --- the body
+
+    def take(self) -> bytes:
+        """Return what was received of the body since the last time."""
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self.size = 0
+        return body
+
+    async def readany(self) -> bytes:
+        """Wait for the next part of the body, and return it: empty at the end, or raise the error that ended it."""
+        while not (self._chunks or self.is_complete):
+            if self.error is not None:
+                raise self.error
+            if self._is_paused:
+                self._is_paused = False
+                self._transport.resume_reading()
+            self.progress = self._loop.create_future()
+            await self.progress
+        return self.take()
+
+    def at_eof(self) -> bool:
+        """Return True if the body is complete and was taken."""
+        return self.is_complete and not self._chunks
+
+    # --- what asyncio calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read what is in the buffer."""
+        self.feed(self._buffer[:nbytes])
+
+    def feed(self, data: memoryview | bytes) -> None:
+        """Read bytes that came."""
+        if not self._owner.awaits_response:
+            self._owner.data_received(bytes(data))
+            return
+        had_head = self.has_head
+        self._quiet += len(data)
+        try:
+            self._parser.feed_data(data)
+            if self._quiet > FIELD_BYTES + BUFFER_BYTES:
+                raise _RefusedError
+        except HttpParserUpgrade:
+            self.can_be_kept = False
+        except (HttpParserError, _RefusedError):
+            self.can_be_kept = False
+            if not (had_head and self.is_complete):  # else this follows the response, and is no part of it
+                self._fail(aiohttp.http.HttpProcessingError())
+        if self.has_head and not self.progress.done():
+            self.progress.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the response, which without a length is complete only if the connection ended in order."""
+        if not self.is_complete and self.error is None:
+            if exc is not None:
+                for data in self._owner.unread_bytes():
+                    self.feed(data)
+            elif self._ends_with_connection:
+                self.is_complete = True
+            if not self.is_complete and self.error is None:
+                self._fail(exc or aiohttp.ServerDisconnectedError())
+            if not self.progress.done():
+                self.progress.set_result(None)
+        self._owner.connection_lost(exc)
+
+    def _fail(self, error: Exception) -> None:
+        self.is_complete = False
+        self.error = aiohttp.ClientPayloadError() if self.has_head else error
+        if not self.progress.done():
+            self.progress.set_result(None)
+
+    # --- what the parser calls
+
+    def on_message_begin(self) -> None:
+        """Begin a response, or note that one more follows that no request has asked for."""
+        self._quiet = self._number = 0
+        if self.is_complete:
+            self.can_be_kept = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head, or count one of the trailer."""
+        self._quiet = 0
+        self._number += 1
+        if len(name) + len(value) > FIELD_BYTES or self._number > MOST_FIELDS:
+            raise _RefusedError
+        if not self.has_head:
+            value = value.strip(b" \t")
+            self._fields.append((name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")))
+
+    def on_headers_complete(self) -> None:
+        """Take the head, unless it is that of an interim response."""
+        if self.is_complete:
+            return
+        fields, self._fields = self._fields, []
+        status = self._parser.get_status_code()
+        if status < 200 and status != _SWITCHING:
+            return
+        self.status, self.headers = status, CIMultiDict(fields)
+        version = self._parser.get_http_version()
+        self.http_version = _VERSIONS.get(version) or (int(version[0]), int(version[2]))
+        self._see_framing()
+        self.has_head = True
+
+    def _see_framing(self) -> None:
+        """Note where the response ends, or raise an exception if that is ambiguous (RFC 9112, section 6.3)."""
+        codings = self.headers.getall("Transfer-Encoding", ())
+        if codings:
+            if len(codings) > 1 or codings[0].lower() != "chunked":  # what was not asked for can't be decoded
+                raise _RefusedError
+            self._is_strict = True  # what frames chunks ends in CRLF (7.1)
+            self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+        has_body = self.status not in {_SWITCHING, _NO_CONTENT, _NOT_MODIFIED}
+        self._ends_with_connection = has_body and not codings and "Content-Length" not in self.headers
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._quiet = 0
+        if self.is_complete:
+            return
+        self._chunks.append(body)
+        self.size += len(body)
+        if self.size > _PAUSE_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """End the response, unless it was an interim one."""
+        if self.has_head:
+            self.can_be_kept = not self.is_complete and self._parser.should_keep_alive()
+            self.is_complete = True
