@@ -114,7 +114,8 @@ class ClientSessionTransport:
                 progress.stage = "receive"
                 progress.http_version = getattr(response, "version", None)  # recorders replay responses of classes of their own
                 if progress.connection is None:
-                    self._unknown.count(progress)
+                    self._unknown.responses += 1
+                    progress.connection, progress.response_number = self._unknown, self._unknown.responses
                 outcome = (outgoing and outgoing.received) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             error.__traceback__ = None  # a trace config that keeps the error would keep this frame

@@ -145,7 +145,7 @@ class Connector(aiohttp.TCPConnector):
 
     def _release_waiter(self) -> None:
         """Resume requests that wait, whenever aiohttp releases a connection."""
-        if self.queue:
+        if not self.queue.limit:
             self.queue.resume()
         super()._release_waiter()
 
@@ -182,7 +182,7 @@ class Connector(aiohttp.TCPConnector):
             cast("Protocol", protocol).awaits_response = False
             self._acquired.discard(protocol)
             self._conns[key].append((protocol, monotonic()))
-            if self.queue:
+            if not self.queue.limit:
                 self.queue.resume()
 
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
@@ -266,7 +266,8 @@ class Protocol(UsedConnection, ResponseHandler):
 
     def note_response(self, headers: Mapping[str, str], progress: Progress) -> None:
         """Count a response, and note how long its peer keeps the connection."""
-        self.count(progress)
+        self.responses += 1
+        progress.connection, progress.response_number = self, self.responses
         announced = headers.get("Keep-Alive")
         if announced is not None and (limit := _IDLE_LIMIT.search(announced)) is not None:
             seconds = float(limit[1])

@@ -136,21 +136,22 @@ class DirectTransport:
                 progress.begin_sending()
                 reader.write(wire)
             await response
-            if not reader.has_head:
-                raise reader.error
-            progress.stage = "receive"
-            progress.http_version = reader.http_version
-            headers = reader.headers
-            protocol.note_response(headers, progress)
-            if reader.is_complete and reader.size <= self._limit and "Content-Encoding" not in headers:
-                outcome = RawResponse(reader.status, headers, reader.take())
-            else:
-                outcome = await read_whole(reader.status, headers, reader, self._limit, progress.needs_body)
-            # Else something remains to be read or written, or the peer closes the connection.
-            if reader.is_complete and reader.can_be_kept and not transport.get_write_buffer_size():
-                connector.give_back(key, protocol)
-                protocol = None
+            if reader.has_head:
+                progress.stage = "receive"
+                progress.http_version, headers = reader.http_version, reader.headers
+                protocol.note_response(headers, progress)
+                if reader.is_complete and reader.size <= self._limit and "Content-Encoding" not in headers:
+                    outcome = RawResponse(reader.status, headers, reader.take())
+                else:
+                    outcome = await read_whole(reader.status, headers, reader, self._limit, progress.needs_body)
+                # Else something remains to be read or written, or the peer closes the connection.
+                if reader.is_complete and reader.can_be_kept and not transport.get_write_buffer_size():
+                    connector.give_back(key, protocol)
+                    protocol = None
+            else:  # asyncio's error is not raised, since others hold it, and it would hold this frame
+                outcome = failure_of(reader.error, progress.stage)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
+            error.__traceback__ = None
             outcome = failure_of(error, progress.stage)
         finally:
             if protocol is not None:

@@ -132,11 +132,6 @@ class UsedConnection:
     responses: int = 0
     """How many responses came over it."""
 
-    def count(self, progress: Progress) -> None:
-        """Count the response that a request got."""
-        self.responses += 1
-        progress.connection, progress.response_number = self, self.responses
-
     def distrust(self) -> bool:
         """Close the connection, also under a request in flight, which then ends with a failure.
 
