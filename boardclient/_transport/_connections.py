@@ -247,7 +247,7 @@ class Protocol(UsedConnection, ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a response, or keep what is a response to no request from the parser."""
-        if not self.awaits_response:
+        if data and not self.awaits_response:  # a body that is read passes none, also when the next request has the connection
             self._parser = None  # aiohttp adds it to `_tail` then
         super().data_received(data)
 
