@@ -33,8 +33,9 @@ T = TypeVar("T")
 FORMAT: Final = 2
 _PATIENCE_SECONDS: Final = 60.0
 """How long a database that was reached before may be away."""
-_PASSING: Final = ("08", "57P", "53300", "40001", "40P01")
-"""How the codes begin of what passes (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+_PASSING: Final = ("08", "57P", "53300", "40001", "40P01", "23505")
+"""How the codes begin of what passes, the last that of a row which another connection has inserted at the same moment
+(https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 metadata: Final = sa.MetaData()
 """The tables of all modules that were imported."""
 Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself

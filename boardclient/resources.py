@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
 from boardclient._operations import Parameters, extended
+from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words
 from boardclient.errors import BoardClientError, Effect
@@ -113,17 +114,22 @@ class Lists(_Resource):
         *,
         board_id: str,
         pos: Pos | None = None,
+        unknown: Literal["reconcile"] | None = None,
         extra_query: Parameters | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, JsonValue] | None = None,
     ) -> BoardList:
         """Add a list to a board (interface 4.2).
 
+        With `unknown="reconcile"` the lists of the board are read before, and again if the effect is unknown. The new list is
+        returned if exactly one has the name, and otherwise the error names the new lists. It is never sent twice.
+
         Args:
             name: The name of the list.
             board_id: The board that gets the list.
             pos: "top" or "bottom" of the board, or a text or number that the service takes besides. None (default): the service
                 decides.
+            unknown: "reconcile" to look for the list if the effect is unknown. None (default): the error is raised at once.
 
         Raises:
             NotFoundError: the board does not exist or is not accessible.
@@ -131,7 +137,32 @@ class Lists(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos)
-        return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
+        request = extended(request, extra_query, extra_headers, extra_body)
+        if unknown is None:
+            return await self._pipeline.call(request)
+        if unknown != "reconcile":
+            raise ValueError('unknown must be "reconcile" or None')
+        reading = operations.BOARD_LISTS.request(board_id)
+        before = {found.id for found in await self._pipeline.call(reading)}
+        try:
+            return await self._pipeline.call(
+                request, CallOptions(is_of_run=True)
+            )  # no policy repeats it if its effect is unknown
+        except BoardClientError as error:
+            if error.effect not in {Effect.UNKNOWN, Effect.DONE}:
+                raise
+            failure = error
+        try:
+            new = [found for found in await self._pipeline.call(reading) if found.id not in before]
+        except BoardClientError as error:
+            add_words(failure, f"the lists could not be read ({error.message})")
+            raise failure from None
+        named = [found for found in new if found.name == name]
+        if len(named) == 1:
+            return named[0]
+        shown = ", ".join(f"{found.name!r} ({found.id})" for found in new) or "none"
+        add_words(failure, f"the list may exist, and may be one of those that are new on the board: {shown}")
+        raise failure
 
     async def archive(
         self,
@@ -169,11 +200,17 @@ class Cards(_Resource):
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
         probe: bool = False,
+        reference: str | None = None,
+        ledger: str | os.PathLike[str] | None = None,
         extra_query: Parameters | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, JsonValue] | None = None,
     ) -> Card:
         """Add a card to a list (interface 4.3).
+
+        With `reference` and `ledger` the card is created once, however often and in whatever process this is called: later calls
+        return the same card. Its description has a code that proves it. After an error whose effect is UNKNOWN the next call
+        looks again, and sends only what is proven absent.
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
@@ -195,21 +232,32 @@ class Cards(_Resource):
                 timeout, at least 10, or 60 without a timeout.
             probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
                 again. It is deleted afterwards.
+            reference: What the card is for, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each call
+                creates a card.
+            ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. It needs the extra
+                `workers`. None (default): nowhere.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
+            JournalError: the ledger can't be used, or has another content for the reference.
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent, or an option can't work.
         """
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
         draft = CardDraft(name, list_id, desc, due, pos)
-        if board_id is None and unknown is None and settle is None and probe is False:
+        if board_id is None and unknown is None and settle is None and probe is False and reference is ledger is None:
             request = operations.ADD_CARD.request(draft=draft, desc=desc)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
             return await self._pipeline.call(request)
         if is_extended:
             raise ValueError("board_id, unknown, settle and probe can't be used with extra_query, extra_headers and extra_body")
+        if reference is not None or ledger is not None:
+            if reference is None or ledger is None or board_id is None or unknown == "report":
+                raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
+            from boardclient.distributed._work import create_once
+
+            return await create_once(self._pipeline, draft, board_id, reference, ledger, settle=settle, probe=probe)
         from boardclient.bulk._options import make_options
 
         options = make_options(

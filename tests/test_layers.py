@@ -17,9 +17,9 @@ _LEVELS = [
     {"_wire"},
     {"_responses"},
     {"_operations"},
-    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk"},
+    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk", "distributed"},
     {"_profiles"},
-    {"session", "distributed"},
+    {"session"},
     {"web"},
     {"integrations", "cli"},
 ]

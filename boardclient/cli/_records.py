@@ -180,17 +180,36 @@ _into_list = click.option(
 @click.option("--due", metavar="TIME", help="The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.")
 @timezone_option
 @click.option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list.")
+@click.option(
+    "--reference", metavar="R", help="What the card is for: the same reference never gets two. It needs --ledger and --board."
+)
+@click.option("--ledger", metavar="PLACE", help="Where references are kept: a file, or postgresql://… without a password.")
 @runs("card created", *_CARD, writes=True)
 async def card_create(
-    client: Client, name: str, list_: str, desc: str | None, due: str | None, zone: tzinfo | None, pos: str | None
+    client: Client,
+    name: str,
+    list_: str,
+    desc: str | None,
+    due: str | None,
+    zone: tzinfo | None,
+    pos: str | None,
+    reference: str | None,
+    ledger: str | None,
 ) -> Mapping[str, Any]:
     """Create a card in a list. With --board it is looked up there if the response is lost, and not created twice.
 
-    Example:  boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
+    With --reference and --ledger the same line again, in whatever process, shows the same card.
+
+    \b
+    Examples:
+      boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
+      boardclient card create "Fix the login" --board Roadmap --list "To Do" --reference ticket-4711 --ledger cards.ledger
     """
     from boardclient.cli._rows import parse_due
     from boardclient.events import BulkProgress
 
+    if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):
+        raise UsageError("--reference needs --ledger and --board")
     try:
         due_at = None if due is None else parse_due(due, zone)
     except ValueError as error:
@@ -204,7 +223,8 @@ async def card_create(
             note_once(f"the response was lost: the board is read at {until} to find the card")
 
     create = client.session.with_options(observers=[tell]).cards.create
-    card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=client.board_id() or None)
+    place: dict[str, Any] = {"board_id": client.board_id() or None, "reference": reference, "ledger": ledger}
+    card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, **place)
     return _record(card, _CARD, zone)
 
 

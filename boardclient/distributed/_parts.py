@@ -24,9 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
 from boardclient.bulk import BulkReport, IdSet
-from boardclient.bulk._ledger import Doubt, DurableLedger, RowState
+from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.distributed._tables import (
+    CLOSING,
     COUNTS,
     LOGGED,
     State,
@@ -35,6 +36,7 @@ from boardclient.distributed._tables import (
     jobs,
     load_drafts,
     parts,
+    probes,
     read_states,
 )
 from boardclient.errors import JournalError
@@ -322,6 +324,7 @@ class PartLedger(DurableLedger):
         self.older.append(baseline)
         self._database, self._lease, self._states = database, lease, states
         self._pending: dict[int, State] = {}
+        self._probed: dict[int, str | None] = {}
         self._logged = {*logged}
         self._number = 1 if logged else 0
         self._writing = asyncio.Lock()
@@ -382,6 +385,31 @@ class PartLedger(DurableLedger):
         """Return the rows that other workers are sending."""
         return self.others
 
+    async def log_probe(self, list_id: str) -> int:
+        """Log a probe before it is sent. Return its number."""
+        lease = self._lease
+
+        async def log(connection: AsyncConnection) -> int:
+            await lease.renew(self._database, connection)
+            least = await connection.scalar(sa.select(sa.func.min(probes.c.number)).where(probes.c.job == lease.job))
+            number = min(0, least or 0) - 1
+            await connection.execute(probes.insert().values(job=lease.job, number=number, list_id=list_id, is_over=False))
+            return number
+
+        return await self._database.change(log)
+
+    def note_probe(self, number: int, card_id: str | None) -> None:
+        """Record the card of a probe, or that it has none or none any more, without waiting."""
+        self._probed[number] = card_id
+        self._write_later()
+
+    async def probes(self) -> Sequence[Probe]:
+        """Return the probes of the job that may be on the board. Only the closing part has any."""
+        if self._lease.part != CLOSING:
+            return ()
+        wanted = sa.select(probes).where(probes.c.job == self._lease.job, sa.not_(probes.c.is_over))
+        return [Probe(row.number, row.list_id, row.card_id) for row in await self._database.read(wanted)]
+
     async def finish(self, *, state: str = "done", audit: str | None = None) -> None:
         """Record the end of a run, after which the part is done or open, and no longer this worker's."""
         await self._write(changes={"state": state, "lease_until": 0.0}, audit=audit)
@@ -396,11 +424,14 @@ class PartLedger(DurableLedger):
         """
         if self._writer is not None:
             await asyncio.wait({self._writer})
-        if self._pending or self._failure is not None:
+        if self._pending or self._probed or self._failure is not None:
             await self._write()
 
     def _note(self, seq: int, state: RowState, detail: str) -> None:
         self._pending[seq] = (state, detail)
+        self._write_later()
+
+    def _write_later(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
 
@@ -422,11 +453,15 @@ class PartLedger(DurableLedger):
                 self._timer.cancel()
                 self._timer = None
             noted, self._pending = self._pending, {}
+            probed, self._probed = self._probed, {}
             after = {**noted, **dict.fromkeys(sent, LOGGED)}
             try:
-                await self._database.change(lambda connection: self._store(connection, noted, sent, after, changes or {}, audit))
+                await self._database.change(
+                    lambda connection: self._store(connection, noted, sent, after, probed, changes or {}, audit)
+                )
             except BaseException:
                 self._pending = {**noted, **self._pending}
+                self._probed = {**probed, **self._probed}
                 raise
             self._number += bool(after)
             self._states.update(after)
@@ -437,6 +472,7 @@ class PartLedger(DurableLedger):
         noted: dict[int, State],
         sent: Sequence[int],
         after: dict[int, State],
+        probed: dict[int, str | None],
         changes: dict[str, Any],
         audit: str | None,
     ) -> None:
@@ -457,6 +493,9 @@ class PartLedger(DurableLedger):
         for part, count in counts.items():
             of_other = (parts.c.job == lease.job) & (parts.c.part == part)
             await connection.execute(parts.update().where(of_other).values(_added(count) or {"part": part}))
+        for probe, card_id in probed.items():
+            of_probe = (probes.c.job == lease.job) & (probes.c.number == probe)
+            await connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))
         if audit is not None:
             await connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))
 

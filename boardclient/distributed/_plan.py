@@ -174,12 +174,34 @@ async def open_job(
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has another board, account or marker under this name.
     """
-    options = _options(marker, settle)
-    job = _job(ledger, board_id, account, name or f"batches for {_name(board_id, account)}")
+    job, options = job_for_batches(board_id, ledger, name, account, marker=marker, settle=settle)
     async with aclosing(Database(ledger)) as database:
         await database.create()
-        await database.change(partial(_enter, _Plan(job), database, options, is_planned=False))
+        await enter_job(database, job, options)
     return job
+
+
+def job_for_batches(
+    board_id: str,
+    ledger: str | os.PathLike[str],
+    name: str | None = None,
+    account: str | None = None,
+    *,
+    marker: bool = True,
+    settle: float | None = None,
+) -> tuple[Job, str]:
+    """Return a job that is to be opened, and its options as they are stored."""
+    name = f"batches for {_name(board_id, account)}" if name is None else name
+    return _job(ledger, board_id, account, name), _options(marker, settle)
+
+
+async def enter_job(database: Database, job: Job, options: str) -> None:
+    """Enter a job for batches, if it is not there.
+
+    Raises:
+        JournalError: another one has its name.
+    """
+    await database.change(partial(_enter, _Plan(job), database, options, is_planned=False))
 
 
 def _name(board_id: str, account: str | None) -> str:

@@ -77,6 +77,17 @@ events: Final = sa.Table(
     sa.UniqueConstraint("job", "part", "epoch", "number"),
 )
 
+# The temporary cards that prove others absent. Their numbers are negative.
+probes: Final = sa.Table(
+    "boardclient_probes",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("list_id", sa.Text, nullable=False),
+    sa.Column("card_id", sa.Text),
+    sa.Column("is_over", sa.Boolean, nullable=False),
+)
+
 State = tuple[str, str]
 """What became of a row: "logged", "done", "failed" or "unknown", and its card's identifier or the reason."""
 LOGGED: Final[State] = ("logged", "a worker has sent it, and ended before the response came")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient import AsyncSession
-from boardclient._database import Database
+from boardclient import _operations as operations
+from boardclient._database import Database, checked_place
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._ledger import Doubt
@@ -27,7 +29,7 @@ from boardclient.bulk._recognition import Content
 from boardclient.bulk._results import moment_in
 from boardclient.distributed import _parts
 from boardclient.distributed._parts import BATCH, LeaseLostError, PartLease, PartLedger, claim, worker_name
-from boardclient.distributed._plan import Job, check_text
+from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches
 from boardclient.distributed._status import MOST_PROBLEMS, result_of
 from boardclient.distributed._status import report as report_of
 from boardclient.distributed._status import results as results_of
@@ -46,7 +48,7 @@ from boardclient.distributed._tables import (
 from boardclient.distributed._worker import BoundJob, Worker, run_here, worker_for
 from boardclient.errors import BoardClientError, ConsentRequired, JournalError
 from boardclient.events import BulkProgress
-from boardclient.models import CardDraft, check_seconds
+from boardclient.models import Card, CardDraft, check_seconds
 
 R = TypeVar("R")
 
@@ -232,6 +234,34 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
                 raise _drained(task)
     problems = [result async for result in results_of(job, is_problem=True)]
     return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
+
+
+async def create_once(
+    pipeline: Pipeline,
+    draft: CardDraft,
+    board_id: str,
+    reference: str,
+    ledger: str | os.PathLike[str],
+    *,
+    settle: float | None,
+    probe: bool,
+) -> Card:
+    """Create the card of a reference as a batch of one, or return it."""
+    job, options = job_for_batches(board_id, checked_place(ledger), settle=settle)
+    async with worker_for(job.ledger, creates=True) as worker:
+        if (job.name, options) not in worker.opened:
+            await enter_job(worker.database, job, options)
+            worker.opened.add((job.name, options))
+        _, (result,) = await run_batch(job, reference, [draft], pipeline)
+        if result.state == "unknown":
+            await reconcile_by(job, pipeline, probe=probe)
+            _, (result,) = await run_batch(job, reference, [draft], pipeline)
+    if result.card is None:
+        assert result.error is not None  # noqa: S101 -- it has one of both
+        raise result.error
+    if result.state == "created":
+        return result.card
+    return await pipeline.call(operations.READ_CARD.request(result.card.id))
 
 
 def check_worker(concurrency: int | None, lease: float, patience: float | None = None) -> None:

@@ -61,14 +61,16 @@ class Worker:
     All parts that a process runs have one connection pool, one heartbeat, and one pace for each account.
     """
 
-    def __init__(self, ledger: str) -> None:
-        self.database = Database(ledger, is_known=True)
+    def __init__(self, ledger: str, *, creates: bool) -> None:
+        self.database = Database(ledger, is_known=not creates)
         self.heartbeat = Heartbeat(ledger)
         self.users = 0
+        self.opened: set[tuple[str, str]] = set()
+        """The jobs that were opened here, with their options."""
         self._loop = asyncio.get_running_loop()
         self._used_at = 0.0
         self._file = _file_of(self.database)
-        self._is_checked = False
+        self._creates, self._is_checked = creates, False
         self._sessions: dict[object, AsyncSession] = {}
         self._paces: dict[str, Pace] = {}
         self._bound: dict[str, BoundJob] = {}
@@ -86,8 +88,8 @@ class Worker:
             JournalError: another version of boardclient made the tables, or there are none.
         """
         if not self._is_checked:
-            await self.database.check()
-            self._is_checked = True
+            await (self.database.create() if self._creates else self.database.check())
+            self._is_checked, self._file = True, _file_of(self.database)
 
     def leave(self) -> None:
         """Note that one user has gone."""
@@ -191,8 +193,8 @@ _workers: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Worker]]]
 
 
 @contextlib.asynccontextmanager
-async def worker_for(ledger: str) -> AsyncGenerator[Worker, None]:
-    """Give the worker of this process for a ledger.
+async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Worker, None]:
+    """Give the worker of this process for a ledger, which may have to be created.
 
     Raises:
         JournalError: the ledger can't be used.
@@ -200,7 +202,7 @@ async def worker_for(ledger: str) -> AsyncGenerator[Worker, None]:
     of_loop = _workers.setdefault(asyncio.get_running_loop(), {})
     worker = of_loop.get(ledger)
     if worker is None or not worker.is_usable:
-        worker = of_loop[ledger] = Worker(ledger)
+        worker = of_loop[ledger] = Worker(ledger, creates=creates)
     worker.users += 1
     try:
         await worker.enter()

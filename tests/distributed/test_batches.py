@@ -1,0 +1,280 @@
+"""Batches: rows that an engine delivers with a key, and one card by its reference. Each card is made once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import attrs
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from boardclient import AsyncSession, BulkReport, Card, CardDraft, JournalError
+from boardclient.distributed import Job, drain, import_batch, open_job, plan, reconcile, report, status
+from boardclient.errors import BoardClientError, Effect
+from boardclient.testing import BoardService, faults
+
+
+@attrs.define
+class World:
+    """A service with a board, a session, and a ledger."""
+
+    service: BoardService
+    session: AsyncSession
+    board_id: str
+    list_id: str
+    ledger: str
+
+    def drafts(self, count: int, word: str = "card") -> list[CardDraft]:
+        return [CardDraft(f"{word} {n}", self.list_id, reference=f"r{n}") for n in range(count)]
+
+    async def open(self, **options: Any) -> Job:
+        return await open_job(self.board_id, self.ledger, **{"settle": 0.2, **options})
+
+    async def deliver(self, job: Job, key: str, rows: Sequence[CardDraft], **options: Any) -> BulkReport:
+        async with asyncio.timeout(60):
+            return await import_batch(job, key, rows, session=self.session, **options)
+
+    async def names(self) -> Counter[str | None]:
+        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+
+    async def create(self, name: str, reference: str, **options: Any) -> Card:
+        places: dict[str, Any] = {"list_id": self.list_id, "board_id": self.board_id, "ledger": self.ledger}
+        return await self.session.cards.create(name, reference=reference, **places, settle=0.2, **options)
+
+    @property
+    def sent(self) -> int:
+        return len(self.service.calls_of("cards.create"))
+
+
+@pytest.fixture
+async def world(ledger: str) -> AsyncIterator[World]:
+    async with BoardService() as service, service.session() as session:
+        board = service.seed({"To Do": []})
+        yield World(service, session, board.id, board.lists["To Do"], ledger)
+
+
+def counts(found: BulkReport) -> tuple[int, int, int, int]:
+    return found.created, found.already, found.failed, found.unknown
+
+
+# --- batches
+
+
+async def test_a_batch_that_is_delivered_again_creates_nothing(world: World) -> None:
+    """Neither later, nor at once, nor by another job object."""
+    job, rows = await world.open(), world.drafts(10)
+    assert await world.open() == job
+    found = await asyncio.gather(*(world.deliver(job, "a", rows) for _ in range(3)))
+    assert sorted(map(counts, found)) == [(0, 10, 0, 0), (0, 10, 0, 0), (10, 0, 0, 0)]
+    assert counts(await world.deliver(await world.open(), "a", iter(rows))) == (0, 10, 0, 0)
+    assert counts(await world.deliver(job, "b", world.drafts(5, "other"))) == (5, 0, 0, 0)
+    assert counts(await world.deliver(job, "none", [])) == (0, 0, 0, 0)
+    assert sum((await world.names()).values()) == world.sent == 15
+    assert {part.key: part.done for part in await status(job)} == {"-1": 0, "a": 10, "b": 5, "none": 0}
+
+
+async def test_a_key_with_other_rows_is_refused_with_the_first_difference(world: World) -> None:
+    """Nothing is sent then."""
+    job, rows = await world.open(), world.drafts(5)
+    await world.deliver(job, "a", rows)
+    for other, difference in (
+        ([*rows[:2], attrs.evolve(rows[2], desc="new"), *rows[3:]], "row 2 has another desc"),
+        (rows[:4], "4 rows, and not 5"),
+        ([*rows[:4], attrs.evolve(rows[4], reference="x")], "row 4 has another reference"),
+    ):
+        with pytest.raises(JournalError, match=f"has other rows for 'a': {difference}"):
+            await world.deliver(job, "a", other)
+    assert world.sent == 5
+
+
+async def test_failed_rows_are_sent_again_by_a_later_delivery(world: World) -> None:
+    """The report of each names them."""
+    job, rows = await world.open(), world.drafts(5)
+    world.service.faults.add(faults.status(400), "cards.create", call=[2, 6])
+    first = await world.deliver(job, "a", rows, concurrency=1)
+    assert counts(first) == (4, 0, 1, 0)
+    with pytest.raises(ExceptionGroup, match="1 failed of 5 rows"):
+        first.raise_for_problems()
+    assert counts(await world.deliver(job, "a", rows)) == (0, 4, 1, 0)
+    assert counts(await world.deliver(job, "a", rows)) == (1, 4, 0, 0)
+
+
+async def test_a_batch_whose_worker_was_cancelled_is_resumed(world: World) -> None:
+    """Rows that were sent are not sent again, and reconciling settles them."""
+    job, rows = await world.open(), world.drafts(100)
+    world.service.faults.add(faults.hang(), "cards.create", call=range(20, 24))
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=4))
+    while world.sent < 23:
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    again = await world.deliver(job, "a", rows)
+    assert again.created + again.already + again.unknown == 100
+    assert again.unknown >= 4  # a response that came at the same moment was not noted
+    assert (await reconcile(job, session=world.session)).unknown == 4  # a card alone can't be proven absent
+    settled = await reconcile(job, session=world.session, probe=True)
+    assert (settled.created, settled.unknown) == (100, 0)
+    assert await world.names() == Counter(f"card {n}" for n in range(100))
+
+
+async def test_reconciling_completes_what_a_worker_has_left(world: World) -> None:
+    """Also rows that it had not sent, and any number of times."""
+    job, rows = await world.open(), world.drafts(30)
+    world.service.faults.add(faults.status(401), "cards.create", call=range(10, 100))
+    with pytest.raises(BoardClientError):
+        await world.deliver(job, "a", rows, concurrency=1)
+    world.service.faults.clear()
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=12)
+    for _ in range(2):
+        found = await reconcile(job, session=world.session)
+        assert counts(found) == (30, 0, 0, 0)
+        assert found.audit is not None
+        assert found.audit.is_sound
+        assert found.audit.confirmed == 30
+    assert counts(await world.deliver(job, "a", rows)) == (0, 30, 0, 0)
+
+
+async def test_what_stays_unknown_is_in_the_report_of_reconciling(world: World) -> None:
+    """With its row, and it is sent once it was proven absent."""
+    job = await world.open()
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    first = await world.deliver(job, "a", world.drafts(3), concurrency=1)
+    assert counts(first) == (2, 0, 0, 1)
+    found = await reconcile(job, session=world.session)
+    assert counts(found) == (2, 0, 0, 1)
+    assert [(one.draft.name, one.state) for one in found.problems] == [("card 1", "unknown")]
+    assert counts(await reconcile(job, session=world.session, probe=True)) == (3, 0, 0, 0)
+    assert counts(await world.deliver(job, "a", world.drafts(3))) == (0, 3, 0, 0)
+
+
+async def test_a_drained_job_takes_no_batch(world: World) -> None:
+    """Opening it again lets it."""
+    job = await world.open()
+    await world.deliver(job, "a", world.drafts(2))
+    await drain(job)
+    assert counts(await world.deliver(job, "a", world.drafts(2))) == (0, 2, 0, 0)
+    for use in (lambda: world.deliver(job, "b", world.drafts(2)), lambda: reconcile(job, session=world.session)):
+        with pytest.raises(JournalError, match="is drained: open_job or plan opens it again"):
+            await use()
+    await world.deliver(await world.open(), "b", world.drafts(2, "other"))
+    assert world.sent == 4
+
+
+async def test_a_job_is_either_planned_or_takes_batches(world: World) -> None:
+    """Its name says which."""
+    planned = await plan(world.drafts(2), world.board_id, world.ledger, name="x")
+    with pytest.raises(JournalError, match="were planned: open a job with another name"):
+        await world.deliver(planned, "a", world.drafts(2))
+    with pytest.raises(JournalError, match="with other marker"):
+        await world.open(name="x")
+    with pytest.raises(JournalError, match="has no job 'y'"):
+        await world.deliver(attrs.evolve(planned, name="y"), "a", world.drafts(2))
+    assert world.sent == 0
+
+
+@pytest.mark.parametrize(("key", "rows", "error"), [("", [], ValueError), (3, [], TypeError), ("a", ["row"], TypeError)])
+async def test_a_batch_that_can_not_be_stored_is_refused(world: World, key: Any, rows: Any, error: type[Exception]) -> None:
+    """Before anything is."""
+    job = await world.open()
+    with pytest.raises(error, match=r"key must|row 0 must"):
+        await world.deliver(job, key, rows)
+
+
+@pytest.mark.parametrize("patience", [-1, float("nan"), "long"])
+async def test_a_patience_that_is_no_number_of_seconds_is_refused(world: World, patience: Any) -> None:
+    """Before anything is sent."""
+    with pytest.raises((TypeError, ValueError), match="patience must"):
+        await world.deliver(await world.open(), "a", world.drafts(1), patience=patience)
+
+
+async def test_a_batch_of_one_row_costs_six_statements_and_one_request(world: World) -> None:
+    """Once its job is open, and its list known. Their beginnings are counted, their ends are not."""
+    job = await world.open()
+    await world.deliver(job, "first", world.drafts(1))
+    said: list[str] = []
+
+    def count(connection: object, cursor: object, statement: str, *others: object) -> None:
+        said.append(statement)
+
+    requests = len(world.service.calls)
+    sa.event.listen(Engine, "before_cursor_execute", count)
+    try:
+        await world.deliver(job, "second", world.drafts(1, "other"))
+        assert len(said) <= 6
+        said.clear()
+        await world.deliver(job, "second", world.drafts(1, "other"))
+        assert len(said) <= 6
+    finally:
+        sa.event.remove(Engine, "before_cursor_execute", count)
+    assert len(world.service.calls) == requests + 1
+
+
+# --- one card
+
+
+async def test_a_reference_has_one_card(world: World) -> None:
+    """From four calls at once, and later."""
+    found = await asyncio.gather(*(world.create("Fix the login", "t1") for _ in range(4)))
+    again = await world.create("Fix the login", "t1")
+    assert len({card.id for card in [*found, again]}) == world.sent == 1
+    assert (again.name, again.list_id) == ("Fix the login", world.list_id)
+    with pytest.raises(JournalError, match="has other rows for 't1': row 0 has another desc"):
+        await world.create("Fix the login", "t1", desc="now")
+    assert world.sent == 1
+
+
+async def test_a_card_whose_response_was_lost_is_found_by_its_marker(world: World) -> None:
+    """It is returned, though others have created an equal card."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    await world.create("Other", "t0")
+    await world.session.boards.lists(world.board_id)
+    found = await world.create("Fix the login", "t1")
+    assert (await world.create("Fix the login", "t1")).id == found.id
+    assert (await world.names())["Fix the login"] == 1
+
+
+async def test_a_card_that_can_not_be_proven_absent_is_not_sent_again(world: World) -> None:
+    """The error says that its effect is unknown, and with a probe the next call sends it."""
+    world.service.faults.add(faults.drop(), "cards.create", call=1)
+    for _ in range(2):
+        with pytest.raises(BoardClientError) as caught:
+            await world.create("Fix the login", "t1")
+        assert caught.value.effect is Effect.UNKNOWN
+    assert world.sent == 1
+    card = await world.create("Fix the login", "t1", probe=True)
+    assert (await world.create("Fix the login", "t1")).id == card.id
+    assert (await world.names()) == Counter({"Fix the login": 1})
+
+
+async def test_a_card_that_is_refused_is_sent_by_the_next_call(world: World) -> None:
+    """Its error is the service's."""
+    world.service.faults.add(faults.status(400), "cards.create", call=1)
+    with pytest.raises(BoardClientError) as caught:
+        await world.create("Fix the login", "t1")
+    assert caught.value.effect is Effect.REJECTED
+    assert (await world.create("Fix the login", "t1")).name == "Fix the login"
+
+
+@pytest.mark.parametrize("options", [{"ledger": None}, {"board_id": None}, {"unknown": "report"}, {"reference": None}])
+async def test_a_reference_needs_a_ledger_and_a_board(world: World, options: dict[str, Any]) -> None:
+    """Nothing is sent without."""
+    given: dict[str, Any] = {"list_id": world.list_id, "board_id": world.board_id, "reference": "t", "ledger": world.ledger}
+    with pytest.raises(ValueError, match="reference, ledger and board_id go together"):
+        await world.session.cards.create("Card", **{**given, **options})
+    assert world.sent == 0
+
+
+async def test_the_report_of_a_job_with_batches_counts_all(world: World) -> None:
+    """It has the audit of the last reconciling."""
+    job = await world.open()
+    for key in "abc":
+        await world.deliver(job, key, world.drafts(4, key))
+    await reconcile(job, session=world.session)
+    found = await report(job)
+    assert (found.created, found.unknown, found.requests) == (12, 0, 12)
+    assert found.audit is not None
+    assert found.audit.confirmed == 12
