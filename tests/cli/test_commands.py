@@ -52,6 +52,20 @@ def test_a_board_is_made_filled_shown_and_changed(cli, board_service: BoardServi
     assert not board_service.rules.cards
 
 
+def test_a_reference_gets_one_card(cli, board_service: BoardService, board, tmp_path) -> None:
+    """The same line again shows the same card, and another content is refused."""
+    line, place = ["card", "create", "Fix", "--list", board.todo], ["--ledger", str(tmp_path / "l"), "--reference", "t1"]
+    first, again = (cli(*line, *place, "--board", board.board) for _ in "12")
+    assert (first.code, fields(first.out)["id"]) == (0, fields(again.out)["id"])
+    code, _, err = cli(*line, *place, "--board", board.board, "--desc", "now")
+    assert code == 2
+    assert "another desc" in err
+    for wrong in (place, [*place[:2], "--board", board.board], [*place[2:], "--board", board.board]):
+        code, _, err = cli(*line, *wrong)
+        assert (code, "--reference needs --ledger and --board" in err) == (2, True)
+    assert len(board_service.rules.cards) == 1
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

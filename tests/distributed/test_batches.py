@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from boardclient import AsyncSession, BulkReport, Card, CardDraft, JournalError
+from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError
 from boardclient.distributed import Job, drain, import_batch, open_job, plan, reconcile, report, status
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
@@ -278,3 +278,43 @@ async def test_the_report_of_a_job_with_batches_counts_all(world: World) -> None
     assert (found.created, found.unknown, found.requests) == (12, 0, 12)
     assert found.audit is not None
     assert found.audit.confirmed == 12
+
+
+# --- a list
+
+
+async def new_list(world: World, name: str) -> BoardList:
+    return await world.session.lists.create(name, board_id=world.board_id, unknown="reconcile")
+
+
+async def lists(world: World) -> list[str | None]:
+    return sorted(found.name or "" for found in await world.session.boards.lists(world.board_id))
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_list_whose_response_was_lost_is_found(world: World) -> None:
+    """It is new and has the name. One that was there before does not count."""
+    world.service.faults.add(faults.drop(commit=True), "lists.create", call=2)
+    first, second = await new_list(world, "Later"), await new_list(world, "Later")
+    assert first.id != second.id
+    assert await lists(world) == ["Later", "Later", "To Do"]
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_list_that_is_not_found_is_not_sent_again(world: World) -> None:
+    """The error names what is new on the board, or why it could not be read. Other errors are raised as they are."""
+    world.service.faults.add(faults.drop(), "lists.create", call=[1, 2])
+    with pytest.raises(BoardClientError, match="one of those that are new on the board: none") as caught:
+        await new_list(world, "Later")
+    assert caught.value.effect is Effect.UNKNOWN
+    world.service.faults.add(faults.status(404), "boards.lists", call=4)
+    with pytest.raises(BoardClientError, match="the lists could not be read"):
+        await new_list(world, "Later")
+    world.service.faults.add(faults.status(400), "lists.create", call=3)
+    with pytest.raises(BadRequestError):
+        await new_list(world, "Later")
+    options: dict[str, Any] = {"unknown": "resend"}
+    with pytest.raises(ValueError, match="unknown must be"):
+        await world.session.lists.create("Later", board_id=world.board_id, **options)
+    assert await lists(world) == ["To Do"]
+    assert len(world.service.calls_of("lists.create")) == 3
