@@ -221,7 +221,7 @@ def _keyring(call: str, *arguments: str) -> Any:
     if failed:
         raise CredentialError(f"the system's keyring can't be used: {failed[0]}") from None
     if not found:
-        how = f"it did not answer for {_KEYRING_SECONDS:.0f} s: unlock it, or set {VARIABLES['token']}"
+        how = f"it did not answer for {_KEYRING_SECONDS:.0f} s: unlock it, set {VARIABLES['token']}, or run boardclient login"
         raise CredentialError(f"the system's keyring can't be used: {how}")
     return found[0]
 
@@ -231,7 +231,7 @@ def _in_keyring(base_url: str) -> dict[str, str]:
         found = json.loads(_keyring("get_password", base_url) or "{}")
         if isinstance(found, dict):
             return {name: value for name, value in found.items() if isinstance(value, str)}
-    raise CredentialError("the system's keyring can't be used: its entry of boardclient is damaged, sign in again")
+    raise CredentialError("the system's keyring can't be used: its entry of boardclient is damaged: run boardclient login")
 
 
 def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Token:
@@ -386,7 +386,7 @@ class Settings:
 
     def _not_signed_in(self) -> CredentialError:
         problem = f" ({self.profiles.problem})" if self.profiles.problem else ""
-        return CredentialError(f"not signed in to {self.base_url}{problem}: run boardclient login, or set {VARIABLES['token']}")
+        return CredentialError(f"not signed in to {self.base_url}{problem}: set {VARIABLES['token']}, or run boardclient login")
 
     def oauth(self, store: FileTokenStore | None = None, redirect_uri: str | None = None) -> ConsentCredentials:
         """Return credentials of the registered client.

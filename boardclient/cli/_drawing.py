@@ -13,8 +13,8 @@ from rich.color import ANSI_COLOR_NAMES
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from boardclient import BoardList, BulkProgress, Card
@@ -24,6 +24,8 @@ _NARROWEST_LIST = 30
 _FRAME = 6
 """The columns of a panel that its texts can't use: two borders, two blanks, the bullet and a blank."""
 _BAR_SECONDS = 0.1
+_SLOW = 10.0
+"""Cards per second, below which tenths are shown."""
 _LINE_SECONDS = 10.0
 """How often a run without a terminal prints a line."""
 
@@ -48,8 +50,9 @@ def draw(
     panels = [_panel(item.name or item.id, held[item.id], item, zone, cards_per_list) for item in lists]
     if stray:
         panels.append(_panel("(list not shown)", stray, None, zone, cards_per_list))
-    # rich takes a terminal of the type "dumb" for one of 80 columns.
-    console = Console(width=shutil.get_terminal_size().columns, highlight=False, markup=False, emoji=False)
+    # rich takes a terminal of the type "dumb" for one of 80 columns, unless both are given.
+    width, height = shutil.get_terminal_size()
+    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
     # An identifier that is broken can't be copied.
     longest = max((cell_len(escape(item.id)) for items in (lists, cards) for item in items), default=0)
     beside = max(1, min(len(panels), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
@@ -117,10 +120,12 @@ class ProgressView:
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._has_bar = self._console.is_terminal and not self._console.is_dumb_terminal
-        columns = TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
+        # On a narrow terminal the bar shrinks, then the words are broken. Numbers are neither broken nor cut.
+        numbers = TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[pace]}", table_column=Column(no_wrap=True))
+        columns = TextColumn("{task.description}", table_column=Column()), BarColumn(None, table_column=Column(ratio=1)), numbers
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._has_bar, expand=True)
         self._total = total
-        self._task = self._bar.add_task("reading the board", total=total, pace="")
+        self._task = self._bar.add_task("reading the board", total=total, pace=_pace(0.0, None))
         self._printed_at, self._printed = time.monotonic(), ""
         self._drawn: tuple[float, str] = (-_BAR_SECONDS, "")
 
@@ -142,17 +147,19 @@ class ProgressView:
                 self._bar.update(self._task, description=shown, completed=progress.done, pace=_pace_of(progress))
         elif now - self._printed_at >= _LINE_SECONDS or (phase.startswith("waiting") and phase != self._printed):
             self._printed_at, self._printed = now, phase
-            pace = _pace_of(progress)
-            note(f"{phase}: {progress.done:,} of {self._total:,}{pace and ', '}{pace}")
+            note(f"{phase}: {progress.done:,} of {self._total:,}, {_pace_of(progress)}")
 
 
 def _pace_of(progress: BulkProgress) -> str:
     """Return a run's speed and remaining time in words, and how many rows are in doubt."""
-    words = [f"{progress.rate:,.0f}/s"] if progress.rate else []
-    if progress.remaining_seconds is not None and progress.waiting_for is None:
-        words.append(f"{timedelta(seconds=round(progress.remaining_seconds))} left")
+    words = [_pace(progress.rate, progress.remaining_seconds if progress.waiting_for is None else None)]
     if progress.in_doubt and progress.phase != "waiting":
         words.append(f"{progress.in_doubt:,} in doubt")
     if progress.unknown:
         words.append(f"{progress.unknown:,} unknown")
     return ", ".join(words)
+
+
+def _pace(rate: float, seconds: float | None) -> str:
+    left = "-:--:--" if seconds is None else timedelta(seconds=round(seconds))
+    return f"{rate:,.{0 if rate >= _SLOW or not rate else 1}f}/s, {left} left"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boardclient import Card
+    from boardclient.cli._layout import Layout
     from boardclient.cli._names import Names
     from boardclient.cli._running import Client
 
@@ -41,16 +42,22 @@ _Cells = Mapping[str, str | None]
     help="The separator of the cells: comma, semicolon, tab or bar.",
 )
 @click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
+@click.option(
+    "--date-format", metavar="FORMAT", help="The form of due dates as for strftime, such as %d.%m.%Y.", show_default="ISO 8601"
+)
 @timezone_option
 @runs()
-async def export(client: Client, output: Path | None, delimiter: str, bom: bool, zone: tzinfo | None) -> None:
+async def export(
+    client: Client, output: Path | None, delimiter: str, bom: bool, date_format: str | None, zone: tzinfo | None
+) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
 
     The columns are name, desc, due, pos, list, reference. list is the list's name if it is unique on the board, otherwise its
-    identifier, which is of no use on another board. reference is the card's identifier. pos is written if it is top or bottom,
-    not if it is a number, which can't be set.
+    identifier, which is of no use on another board. reference is the card's identifier: an import takes it for the name of the
+    row in its journal, and does not send it. pos is written if it is top or bottom, not if it is a number, which can't be set.
 
-    due has the offset of --timezone, by default that of this machine, so the moment stays the same wherever it is read.
+    due has the offset of --timezone, by default that of this machine, so the moment stays the same wherever it is read. With
+    --date-format, give import the same format and zone. Dates of which it leaves a part out, such as the time, are counted.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe, which import takes away.
 
@@ -69,9 +76,11 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
     \b
     Examples:
       boardclient export Roadmap --output cards.csv
-      boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom
+      boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom --date-format "%d.%m.%Y %H:%M"
       boardclient export Roadmap | wc -l
     """
+    from boardclient.cli import _rows
+    from boardclient.cli._layout import Layout
     from boardclient.cli._names import of_lists
     from boardclient.cli._profiles import write_file
 
@@ -79,14 +88,16 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
     cards = await client.session.boards.cards(board_id)
     lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
     names, archived = of_lists(lists), {item.id for item in lists if item.closed}
+    layout, shortened = Layout(zone=zone, date_format=date_format), 0
     written, strays = list[_Cells](), list[str]()
     for card in cards:
         if card.list_id not in archived:
-            cells = _cells(card, names, zone)
-            if problem := _problem(card, cells, names):
+            cells = _cells(card, names, layout)
+            if problem := _problem(card, cells, names, layout):
                 strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
             else:
                 written.append(cells)
+                shortened += cells["due"] is not None and _rows.parse_due(cells["due"], zone, date_format) != card.due
     data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
     if output is not None:
         write_file(output, data)
@@ -99,22 +110,28 @@ async def export(client: Client, output: Path | None, delimiter: str, bom: bool,
         note(stray, fg="red")
     if left := len(cards) - len(written) - len(strays):
         note(f"cards of archived lists that are left out: {left}")
+    if shortened:
+        note(f"due dates of which {date_format} leaves a part out: {shortened}")
     if strays:
         raise CommandError(f"{plural(len(strays), 'card')} could not be written as import reads them")
 
 
-def _cells(card: Card, names: Names, zone: tzinfo | None) -> _Cells:
+def _cells(card: Card, names: Names, layout: Layout) -> _Cells:
+    due = None
+    if card.due is not None:
+        moment = local(card.due, layout.zone)
+        due = moment.isoformat() if layout.date_format is None else moment.strftime(layout.date_format)
     return {
         "name": card.name,
         "desc": card.desc,
-        "due": None if card.due is None else local(card.due, zone).isoformat(),
+        "due": due,
         "pos": str(card.pos) if card.pos in ("top", "bottom") else None,
         "list": names.name_of(card.list_id or ""),
         "reference": card.id,
     }
 
 
-def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
+def _problem(card: Card, cells: _Cells, names: Names, layout: Layout) -> str | None:
     """Return why an import would not read the cells as the same card, or None."""
     from boardclient.cli import _layout, _rows
 
@@ -123,7 +140,7 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:
             return f"its {column} has a type that can't be written"
-    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, _layout.Layout())))
+    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, layout)))
     return f"its {found.column} {found.message}" if isinstance(found, _layout.Problem) else None
 
 

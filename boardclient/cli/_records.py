@@ -213,7 +213,7 @@ async def card_create(
     try:
         due_at = None if due is None else parse_due(due, zone)
     except ValueError as error:
-        raise UsageError(f"--due {quoted(due or '')}: {error}") from None
+        raise UsageError(f"--due {quoted(due or '')} {error}") from None
     list_id = await client.list_id(list_)
     note_once = functools.cache(note)
 

@@ -164,7 +164,8 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
                 raise
             raise CommandError(f"{error}{client.advice()}") from None
         except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-            raise NoCredentialsError(f"{error}; {_profiles.advice()}") from None
+            text, hint = str(error), _profiles.advice()
+            raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)
 
@@ -187,7 +188,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can be asked here: give --yes to do it")
+        raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
     try:
         with reading():
             is_wanted = click.confirm(question, err=True)

@@ -233,7 +233,7 @@ def test_bad_usage_is_exit_code_2(cli, board_service: BoardService, argv: list[s
     ("variables", "expected", "message"),
     [
         ({}, 2, "set BOARDCLIENT_BASE_URL, or give --base-url"),
-        ({"BOARDCLIENT_BASE_URL": "https://board.example"}, 4, "run boardclient login, or set BOARDCLIENT_TOKEN"),
+        ({"BOARDCLIENT_BASE_URL": "https://board.example"}, 4, "set BOARDCLIENT_TOKEN, or run boardclient login"),
         ({"BOARDCLIENT_BASE_URL": "https://board.example", "BOARDCLIENT_TOKEN": ""}, 4, "set BOARDCLIENT_TOKEN"),
         ({"BOARDCLIENT_BASE_URL": "http://board.example", "BOARDCLIENT_TOKEN": "t0ken-value"}, 2, "--allow-insecure"),
         ({"BOARDCLIENT_BASE_URL": "https://board.example/1", "BOARDCLIENT_TOKEN": "t0ken-value"}, 2, ""),
@@ -265,7 +265,7 @@ def test_a_wrong_due_date_is_bad_usage(cli, board_service: BoardService) -> None
     code, _, err = cli("card", "create", "x", "--list", "l", "--due", "31.12.2026")
     assert code == 2
     form = "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00"
-    assert err == f"boardclient: error: --due '31.12.2026': {form}\n"
+    assert err == f"boardclient: error: --due '31.12.2026' {form}\n"
     assert not board_service.calls
 
 

@@ -200,3 +200,28 @@ def test_an_export_on_a_terminal_steers_it_no_more_than_other_commands(cli, boar
     assert out.startswith("name,desc,due,pos,list,reference\n")
     assert "\\x1b]52;c;aGk=\\x07\\x1b[2J\\u202e" in out
     assert out.replace("\n", "").isprintable()
+
+
+def test_dates_are_written_in_the_form_that_is_asked_for_and_read_again(cli, board_service, board, tmp_path: Path) -> None:
+    """As a spreadsheet of that country reads them. What the form leaves out is counted."""
+    for due in ("2027-01-31T16:00:00Z", "2027-07-01T22:30:15Z"):
+        cli("card", "create", due, "--list", board.todo, "--due", due)
+    options = ["--date-format", "%d.%m.%Y %H:%M", "--timezone", "Europe/Berlin"]
+    path = tmp_path / "cards.csv"
+    code, out, err = cli("export", board.board, "--output", str(path), *options)
+    assert (code, out, err) == (0, "", "due dates of which %d.%m.%Y %H:%M leaves a part out: 1\n")
+    assert [row["due"] for row in read(path)] == ["31.01.2027 17:00", "02.07.2027 00:30"]
+    cli("board", "create", "Other", "--default-lists")
+    other = list(board_service.rules.boards)[-1]
+    assert cli("import", str(path), "--board", other, *options, *SETTLE).code == 0
+    assert [due for *_, due, _ in content(board_service, other)] == ["2027-01-31T16:00:00Z", "2027-07-01T22:30:00Z"]
+
+
+def test_a_card_whose_date_can_t_be_read_back_is_named(cli, board) -> None:
+    cli("card", "create", "A", "--list", board.todo, "--due", "2027-01-31T16:00:00Z")
+    code, _, err = cli("export", board.board, "--date-format", "%Y week %U")
+    assert code == 0
+    assert "leaves a part out: 1" in err
+    code, _, err = cli("export", board.board, "--date-format", "soon %Q")
+    assert code == 1
+    assert "left out: its due is not of the form soon %Q" in err

@@ -139,7 +139,7 @@ def test_without_a_home_folder_what_needs_one_says_what_to_set(bare_cli, board_s
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
     code, _, err = bare_cli("whoami")
     assert code == 4
-    assert "(the home folder is not known: set HOME): run boardclient login, or set BOARDCLIENT_TOKEN" in err
+    assert "(the home folder is not known: set HOME): set BOARDCLIENT_TOKEN, or run boardclient login\n" in err
     code, _, err = bare_cli("login", "--with-token")
     assert code == 2
     assert "can't write the file of profiles: the home folder is not known: set HOME" in err
@@ -195,7 +195,7 @@ def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, si
     foreign_keyring.get_password = lambda service, name: never.wait()
     code, _, err = cli("whoami")
     assert code == 4
-    assert "did not answer for 0 s: unlock it, or set BOARDCLIENT_TOKEN" in err
+    assert "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n" in err
     assert cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     assert cli("whoami").code == 0
@@ -207,7 +207,7 @@ def test_a_damaged_entry_in_the_keyring_is_named(cli, foreign_keyring, signed_in
     foreign_keyring.entries[board_service.base_url] = entry
     code, _, err = cli("whoami")
     assert code == 4
-    assert "its entry of boardclient is damaged, sign in again" in err
+    assert "its entry of boardclient is damaged: run boardclient login\n" in err
 
 
 def test_a_keyring_may_fail_in_any_way(cli, foreign_keyring, board_service, monkeypatch) -> None:

@@ -206,7 +206,7 @@ def test_an_undo_that_loses_its_journal_says_what_it_has_deleted(cli, board_serv
 def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
     code, _, err = cli("undo", journal_of(imported))
     assert code == 2
-    assert "Delete 6 cards for good? Nobody can be asked here: give --yes" in err
+    assert "error: nobody can be asked here: give --yes (delete 6 cards for good?)\n" in err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     asked = []
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: asked.append(prompt) or "n")
