@@ -1,15 +1,25 @@
 """The encoding of an import's file is proven or named: nobody's letters are guessed, and nothing is sent before it is sure."""
 
+import csv
 import io
 import locale
 import re
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from import_helpers import into, names
 
+from boardclient import BoardList
+from boardclient.cli._encodings import named
+from boardclient.cli._errors import UsageError
+from boardclient.cli._layout import Layout, Problem, recognise
+from boardclient.cli._names import of_lists
+from boardclient.cli._rows import Board, FileRow, read
 from boardclient.testing import BoardService
 
 RUSSIAN, POLISH, JAPANESE, CHINESE, GREEK, GERMAN = (
@@ -200,3 +210,27 @@ def test_a_preview_shows_into_a_pipe_what_an_encoding_makes_of_the_texts(cli, bo
     assert (code, err) == (0, "the file is read as cp1251\n")
     assert out.splitlines()[-1] == f"2\t{RUSSIAN}\tDone\t\t'на поезд'"
     assert not board_service.calls_of("cards.create")
+
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1251", "cp1252", "cp932", "gbk", "mac-roman", "iso2022-jp")
+texts = st.lists(st.sampled_from([RUSSIAN, POLISH, JAPANESE, GERMAN, "A,\t;|\n\r", "'=", "\ufeff", "\0\x1b$\x80"])).map("".join)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=4), st.sampled_from(ENCODINGS), st.booleans())
+def test_any_file_is_read_as_it_was_written_or_refused(written: list[tuple[str, str]], encoding: str, is_named: bool) -> None:
+    rows = io.StringIO(newline="")
+    csv.writer(rows, quoting=csv.QUOTE_ALL).writerows([("name", "desc"), *written])
+    with tempfile.TemporaryFile() as file:
+        file.write(rows.getvalue().encode(encoding, "ignore"))
+        file.flush()
+        try:
+            layout = recognise(file, Layout(encoding=named(encoding) if is_named else None, default_list="l"))
+        except UsageError as error:
+            assert "nothing was sent" in str(error)  # noqa: PT017 -- whether it is refused is drawn
+            return
+        found = list(read(file, {None: Board("b", of_lists([BoardList("l", "To Do")]))}, layout))
+    if not any(isinstance(row, Problem) for row in found):
+        kept = [tuple(text.encode(encoding, "ignore").decode(encoding) for text in row) for row in written]
+        read_back = [(row.draft.name, row.draft.desc or "") for row in found if isinstance(row, FileRow)]
+        plain = [tuple(text[1:] if re.match("'+[=+@\t\r\ufeff-]", text) else text for text in row) for row in kept if any(row)]
+        assert read_back == plain
