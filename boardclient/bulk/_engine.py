@@ -164,8 +164,9 @@ class Engine:
             if self._conductor is not None:  # pragma: no branch -- None only if the run could not begin
                 self._conductor.cancel()
                 await asyncio.wait({self._conductor})
-                if not self._ledger.batch:  # no later run knows of the probes
-                    await self._remove_probes(is_patient=False)
+                if self._probes is not None and not self._ledger.batch:  # no later run knows of them
+                    await self._probes.remove(is_patient=False)
+                    self._probes.warn_of_unseen()
                 self._turns.slots.wanted -= self._options.workers
         finally:
             await self._ledger.aclose()

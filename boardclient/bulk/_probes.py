@@ -38,6 +38,8 @@ class Probes:
         self._ledger = ledger
         self.unseen: dict[str, Row] = {}
         """Those that may be on the board, by their markers: their responses did not come."""
+        self._looked_for: set[str] = set()
+        """The markers of those of them that no listing has shown since."""
         self._markers: set[str] = set()
         self._answers: dict[str, Card] = {}
         """What the responses showed of the cards."""
@@ -93,6 +95,7 @@ class Probes:
                     listing.unaccounted.remove(card)
             else:
                 self.left.update({card.id: card for card in cards})
+        self._looked_for = set(self.unseen)
         for card_id, probe in self.there.items():
             if probe.sent_as and card_id in listing.samples:
                 self._listed.setdefault(card_id, listing.samples[card_id])
@@ -121,6 +124,12 @@ class Probes:
             else:
                 self.left[card_id] = Card(card_id, probe.draft.name, list_id=probe.draft.list_id)
                 _logger.warning("the temporary card %s was not deleted: %s", card_id, why)
+
+    def warn_of_unseen(self) -> None:
+        """Log a warning for each probe that may be on the board, if no later run knows of it."""
+        for marker in self.unseen.keys() - self._looked_for:
+            name = self.unseen[marker].draft.name
+            _logger.warning("the temporary card %r may be on the board: the response to its request did not come", name)
 
     def _is_as_sent(self, probe: Row, card: Card) -> bool:
         """Return True if a card shows nothing but what was sent for a probe, or what the response to its request showed.

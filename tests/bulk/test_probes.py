@@ -565,6 +565,23 @@ async def test_leaving_a_run_without_a_journal_deletes_its_probes(world: World, 
     assert (world.there, deleted(world)) == (["a"], 1)
 
 
+async def test_leaving_a_run_while_its_probe_is_under_way_is_logged(
+    world: World, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a journal no later run knows of it. A probe that a listing has not shown is not there."""
+    scene.rows, scene.probes = {"a": ["lost"]}, ["lost"]
+    world.service.faults.clear()
+    world.service.faults.add(scene, "cards.create", call=1)
+    world.service.faults.add(scene, "cards.create", call=2)
+    world.service.faults.add(faults.hang(commit=True), "cards.create", call=3)
+    async with world.run(drafts(world, "a"), concurrency=1, settle=0.0, probe=True, journal=None):
+        await world.service.received("cards.create", 3)
+    (left,) = probes(world)
+    assert [text for text in caplog.messages if "temporary card" in text] == [
+        f"the temporary card {left.name!r} may be on the board: the response to its request did not come"
+    ]
+
+
 async def test_a_run_that_waits_for_more_rows_has_no_probe_on_the_board(world: World, scene: Scene) -> None:
     """An input that may take hours leaves it there no longer than it is needed."""
     more = asyncio.Event()
