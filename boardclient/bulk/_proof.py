@@ -231,8 +231,12 @@ class Evidence:
         ]
         of_rows = [content for row, content, _ in sent if not row.is_probe]
         sent_with = {field for field in FIELDS if any(getattr(content, field) is not None for content in of_rows)}
+        if sent:
+            sent_with.add("list_id")  # each card has a list: if no card shows it, a probe proves that as well
         self.fields = {*FIELDS} - (sent_with - listing.fields)
         """The fields that are compared: all but those that no card shows, though a sample was sent with them."""
+        self.awaits_lists = "list_id" in self.fields - listing.fields
+        """Whether no card shows its list, and no sample has shown that none does."""
         for row, content, card in sent:
             self._latest[content.list_id] = max(row.sent_as, self._latest.get(content.list_id, 0))
             if not row.is_probe:

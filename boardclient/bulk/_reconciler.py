@@ -197,9 +197,10 @@ class Reconciler:
     def _may_become_clear(self, list_id: str, evidence: Evidence, *, is_equal: bool) -> bool:
         """Return True if the probe of a list may decide whose the cards are that may be a row's.
 
-        It makes the listing longer than the one before the run, or shows whether the list shows markers.
+        It makes the listing longer than the one before the run, or shows whether the list shows markers, or cards their lists.
         """
-        return self._sends_probes and (list_id not in self._known_whole if is_equal else evidence.lacks_markers(list_id))
+        awaits_sample = evidence.awaits_lists or evidence.lacks_markers(list_id)
+        return self._sends_probes and (list_id not in self._known_whole if is_equal else awaits_sample)
 
     async def _judge_refused(
         self, refused: Sequence[Row], doubted: Sequence[Row], listing: Listing, missing: Missing

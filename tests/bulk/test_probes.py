@@ -199,6 +199,20 @@ async def test_a_card_that_is_equal_is_believed_once_the_probe_makes_the_listing
     assert scene.sent[2:] == ["a", "probe"]
 
 
+async def test_the_probe_shows_that_a_board_lists_no_lists(world: World, scene: Scene) -> None:
+    """Without any card of the run that is listed, a card without a list may be in another one."""
+
+    def shape(operation: str, body: Any) -> Any:
+        if operation != "boards.cards":
+            return body
+        return [{name: value for name, value in card.items() if name != "idList"} for card in body]
+
+    world.service.rules.shape = shape
+    scene.rows = {"a": ["swallowed"]}
+    states, _ = await run(world, "a")
+    assert (states, world.there, scene.sent) == ({"a": "created"}, ["a"], ["a", "probe"])
+
+
 async def test_cards_that_no_probe_can_tell_apart_are_named(world: World, scene: Scene) -> None:
     """No probe was created, so it stays unknown whose the card of others is."""
     fields = {"name": "of others", "idList": world.lists[0], "key": world.service.key, "token": world.service.token}
