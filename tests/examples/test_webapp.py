@@ -271,6 +271,69 @@ def test_files_without_valid_rows_are_refused(client: TestClient, service: Board
     assert service.calls_of("cards.create") == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "sep=;\r\nName;Desc\r\nBücher;a\r\n;;\r\n".encode("utf-8-sig"),
+        "name\tdesc\r\nBücher\ta\r\n".encode("utf-16"),
+        "other|NAME|desc\nx|Bücher|a\n".encode(),
+    ],
+)
+def test_files_of_spreadsheets_are_read(client: TestClient, service: BoardService, content: bytes) -> None:
+    """Separators, UTF-16 and a line for Excel are read as the command line reads them."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    assert states(client, upload(client, board, content).headers["location"])[-1]["ended"] == "finished"
+    assert [(card.name, card.desc) for card in service.rules.cards_of(board.id)] == [("Bücher", "a")]
+
+
+def test_a_wrong_file_leads_back_to_the_board(client: TestClient, service: BoardService) -> None:
+    """The page of the board says what is wrong with the file, and the list is still chosen. Programs get a document."""
+    board = service.seed({"To Do": [], "Done": []})
+    sign_in(client, service)
+    sent = {"data": {"list_id": board.lists["Done"]}, "files": {"file": ("cards.csv", b"title\nOne\n")}}
+    refused = client.post(f"/boards/{board.id}/uploads", **sent)
+    assert (refused.status_code, "with a column “name”" in refused.text) == (400, True)
+    assert f'<option value="{board.lists["Done"]}" selected>' in refused.text
+    told = client.post(f"/boards/{board.id}/uploads", **sent, headers=JSON)
+    assert (told.status_code, "with a column “name”" in told.json()["detail"]) == (400, True)
+    large = client.post(f"/boards/{board.id}/uploads", data=sent["data"], files={"file": ("c.csv", b"x" * 2**20)})
+    assert (large.status_code, f'href="/boards/{board.id}">Back to the board' in large.text) == (413, True)
+
+
+def test_a_long_list_is_shown_in_parts(client: TestClient, service: BoardService) -> None:
+    """A board of many cards is a small page, and leads to the rest of each list."""
+    board = service.seed({"To Do": [f"Card {number:05}" for number in range(3000)], "Done": ["One"]})
+    sign_in(client, service)
+    first = client.get(f"/boards/{board.id}").text
+    assert len(first) < 60_000
+    assert ("1 to 50 of 3000" in first, "Card 00049" in first, "Card 00050" in first, "One" in first) == (True, True, False, True)
+    link = re.findall(r'href="(\?list_id=[^"]+)">Later', first)[0].replace("&amp;", "&")
+    second = client.get(f"/boards/{board.id}{link}").text
+    assert ("51 to 100 of 3000" in second, "Card 00050" in second, ">One" in second) == (True, True, False)
+    assert "Earlier" in second
+    last = client.get(f"/boards/{board.id}", params={"list_id": board.lists["To Do"], "start": 2980}).text
+    assert ("2981 to 3000 of 3000" in last, "Later" in last) == (True, False)
+
+
+def test_the_bar_of_an_upload_never_falls(open_client: OpenClient, service: BoardService, webapp: ModuleType) -> None:
+    """A run that resumes counts from its first row again; what was done stays done."""
+    board = service.seed({"To Do": []})
+    rows = [f"Card {number}" for number in range(30)]
+    busy = service.faults.add(faults.status(429, {"Retry-After": "60"}), operation="cards.create", call=range(20, 99))
+    with open_client() as client:
+        sign_in(client, service)
+        path = upload(client, board, "\n".join(["name", *rows]).encode()).headers["location"]
+        while "19 of 30" not in client.get(path).text:
+            pass
+        cookies = client.cookies
+    service.faults.remove(busy)
+    with open_client() as client:
+        client.cookies = cookies
+        done = [state["done"] for state in states(client, path)]
+    assert (done == sorted(done), done[-1], done[0] >= 19) == (True, 30, True)
+
+
 def form_of(page: str) -> str:
     """Return the token of the last form of a page."""
     return re.findall(r'name="form" value="([0-9a-f]{32})"', page)[-1]

@@ -249,8 +249,40 @@ def test_an_upload_resumes_after_the_token_expired(page: Page, service: BoardSer
     expect(status).to_have_text("120 of 120")
     show(page, "uploaded")
     page.get_by_role("link", name="To the board").click()
-    expect(page.get_by_role("region", name="To Do").get_by_role("listitem")).to_have_count(120)
+    region = page.get_by_role("region", name="To Do")
+    expect(region.get_by_role("listitem")).to_have_count(50)
+    region.get_by_role("link", name="Later").click()
+    expect(region).to_contain_text("51 to 100 of 120")
+    show(page, "a part of a list")
     assert len({card.name for card in service.rules.cards_of(board.id)}) == 120
+
+
+def test_a_long_name_leaves_the_button_to_move_in_one_line(page: Page, service: BoardService) -> None:
+    """On a phone a name of long words is broken, and "Move" is not."""
+    board = service.seed({"To Do": ["x" * 200, "Book"], "Done": []})
+    page.goto(f"/boards/{board.id}")
+    sign_in(page)
+    expect(page.locator(".move")).to_have_count(2)
+    show(page, "a long name")
+    lines = """found => found.map((one) => {
+        const text = document.createRange();
+        text.selectNodeContents(one);
+        return text.getClientRects().length;
+    })"""
+    assert page.locator(".move").evaluate_all(lines) == [1, 1]
+
+
+def test_a_wrong_file_is_named_beside_its_form(page: Page, service: BoardService) -> None:
+    """The user is back at the board with the same list chosen, and reads what is wrong."""
+    board = service.seed({"To Do": [], "Done": []})
+    page.goto(f"/boards/{board.id}")
+    sign_in(page)
+    page.get_by_label("List", exact=True).select_option("Done")
+    page.get_by_label("CSV file").set_input_files({"name": "c.csv", "mimeType": "text/csv", "buffer": b"title\nOne\n"})
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_contain_text("with a column “name”")
+    assert page.get_by_label("List", exact=True).input_value() == board.lists["Done"]
+    show(page, "a wrong file")
 
 
 def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService, server: subprocess.Popen[bytes]) -> None:
@@ -263,3 +295,4 @@ def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService,
     with page.expect_response(re.compile("/events$")):
         page.get_by_role("button", name="Upload").click()
     assert end(server) in (0, -signal.SIGTERM)
+    expect(page.get_by_role("status")).to_have_text("This application can't be reached: trying again…")

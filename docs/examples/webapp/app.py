@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from boardclient import AsyncSession, BoardClientError
+from boardclient import AsyncSession, BoardClientError, Card
 from boardclient.integrations.asgi import IncomingRequest, Problem
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.web import SignIn
@@ -33,6 +33,7 @@ from uploads import Upload, end_streams_on_signals, left_uploads, rows_of, stop_
 
 HERE = Path(__file__).parent
 PAGE_SECONDS = 8.0
+CARDS_SHOWN = 50
 PROBLEM = "application/problem+json"
 
 boards = FastAPIBoards(SignIn.from_env)
@@ -112,7 +113,9 @@ async def show_error(request: Request, error: Exception) -> Response:
         return problem
     known = isinstance(error, HTTPException | RequestValidationError)
     document = json.loads(bytes(problem.body)) if known else dict(Problem.of(error).document)
-    response = page(request, "error.html", problem.status_code, problem=document)
+    board = re.match("/boards/[^/]+(?=/)", request.url.path)  # of a form: it leads back to its board
+    back = board[0] if board else "/"
+    response = page(request, "error.html", problem.status_code, problem=document, back=back)
     for name, value in problem.headers.items():
         if name in ("allow", "retry-after", "set-cookie"):
             response.headers.append(name, value)
@@ -159,22 +162,46 @@ async def create_board(request: Request, session: Session, account: Account, nam
 
 
 @app.get("/boards/{board_id}")
-async def show_board(request: Request, session: Session, account: Account, board_id: str) -> Response:
-    """Show the lists of a board with their cards."""
-    lists, cards = await asyncio.gather(session.boards.lists(board_id), session.boards.cards(board_id))
+async def show_board(
+    request: Request, session: Session, account: Account, board_id: str, list_id: str = "", start: int = 0
+) -> Response:
+    """Show the lists of a board with their cards, or one list from a card on."""
     if wants_json(request):
+        lists, cards = await asyncio.gather(session.boards.lists(board_id), session.boards.cards(board_id))
         found = {"lists": [one.to_dict() for one in lists], "cards": [one.to_dict() for one in cards]}
         return JSONResponse({"id": board_id, **found})
-    shown = [(one, [card for card in cards if card.list_id == one.id]) for one in lists]
+    return await board_page(request, session, account, board_id, list_id, max(0, start))
+
+
+async def board_page(
+    request: Request,
+    session: AsyncSession,
+    account: str,
+    board_id: str,
+    list_id: str = "",
+    start: int = 0,
+    status: int = 200,
+    **values: Any,
+) -> Response:
+    """Return the page of a board. Each list shows some of its cards: a board may have 20,000."""
+    lists, cards = await asyncio.gather(session.boards.lists(board_id), session.boards.cards(board_id))
     known = {one.id for one in lists}
+    held: dict[str, list[Card]] = {}
+    for card in cards:
+        held.setdefault(card.list_id if card.list_id in known else "", []).append(card)
     response = page(
         request,
         "board.html",
+        status,
         board_id=board_id,
         title=known_boards(request).get(board_id) or "Board",
-        lists=[(one, held) for one, held in shown if held or not one.closed],
+        lists=[(one, held.get(one.id, [])) for one in lists if list_id in ("", one.id) and (one.id in held or not one.closed)],
         targets=[one for one in lists if not one.closed],
-        others=[card for card in cards if card.list_id not in known],
+        others=[] if list_id else held.get("", []),
+        list_id=list_id,
+        start=start,
+        shown=CARDS_SHOWN,
+        **values,
     )
     remember_board(request, response, account, board_id)
     return response
@@ -235,13 +262,25 @@ OwnUpload = Annotated[Upload, Depends(own_upload)]
 
 @app.post("/boards/{board_id}/uploads")
 async def upload_cards(
-    session: UploadSession, account: Account, board_id: str, list_id: Text, file: UploadFile, once: FormOnce
+    request: Request,
+    session: UploadSession,
+    account: Account,
+    board_id: str,
+    list_id: Text,
+    file: UploadFile,
+    once: FormOnce,
 ) -> Response:
-    """Take a file of cards, begin to create them, and show the progress."""
+    """Take a file of cards, begin to create them, and show the progress.
+
+    A wrong file leads back to the board, where the list is still chosen.
+    """
     try:
         rows = rows_of(await file.read())
     except ValueError as error:
-        raise HTTPException(400, str(error)) from None
+        if not IncomingRequest.of_scope(request.scope).wants_page:
+            raise HTTPException(400, str(error)) from None
+        reading = await page_session(session)
+        return await board_page(request, reading, account, board_id, status=400, mistake=str(error), chosen=list_id)
 
     async def begin() -> str:
         upload = Upload.create(account, board_id, list_id, rows)

@@ -6,6 +6,7 @@ Everything about an upload is in its folder, so that any worker can serve it, an
 from __future__ import annotations
 
 import asyncio
+import codecs
 import csv
 import fcntl
 import io
@@ -21,6 +22,7 @@ from typing import Any
 
 from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft
 
+SEPARATORS = (",", ";", "\t", "|")
 logger = logging.getLogger("webapp")
 stopping = threading.Event()
 running: dict[str, asyncio.Task[None]] = {}
@@ -85,7 +87,9 @@ class Upload:
         plan = self.load("plan")
 
         def show(progress: BulkProgress) -> None:
-            self.note(done=progress.done, waiting_for=progress.waiting_for)
+            # After a restart the run counts from the first row again: what was done stays done.
+            done = max(progress.done, self.load("state")["done"])
+            self.note(done=done, waiting_for=progress.waiting_for)
 
         drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
         run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
@@ -130,17 +134,29 @@ def left_uploads() -> Iterator[tuple[Upload, str]]:
 def rows_of(content: bytes) -> list[dict[str, str]]:
     """Return the rows of a CSV file with a column `name` and an optional column `desc`.
 
+    What spreadsheets write is read as `boardclient import` reads it: UTF-8 or UTF-16, cells
+    separated by commas, semicolons, tabs or bars, names of columns in any case, and a first
+    line such as `sep=;`. No other encoding is guessed.
+
     Raises:
         ValueError: it is not such a file. The message is for the user.
     """
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), restval="", strict=True)
-        rows = [{"name": row.get("name", ""), "desc": row.get("desc", "")} for row in reader]
+        text = content.decode("utf-16" if is_wide else "utf-8-sig")
+        lines = [line for line in io.StringIO(text, newline="") if line.strip()]
+        first = next((line for line in lines if not line.lower().startswith("sep=")), "")
+        mark = max(SEPARATORS, key=lambda one: len(next(csv.reader([first], delimiter=one), ())))
+        records = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if any(row)]
     except (UnicodeDecodeError, csv.Error):
-        raise ValueError("This is not a CSV file in UTF-8") from None
-    if not rows or not all(row["name"] for row in rows):
+        raise ValueError("This is not a CSV file in UTF-8: save it as “CSV UTF-8”") from None
+    if records and records[0][0].lower().startswith("sep="):
+        del records[0]
+    header = [cell.strip().casefold() for cell in records[0]] if records else []
+    rows = [{"name": "", "desc": "", **dict(zip(header, row, strict=False))} for row in records[1:]]
+    if "\0" in text or not rows or not all(row["name"].strip() for row in rows):
         raise ValueError("The file needs a first line with a column “name”, and a name in every row below")
-    return rows
+    return [{"name": row["name"], "desc": row["desc"]} for row in rows]
 
 
 async def stop_uploads() -> None:

@@ -21,6 +21,21 @@ stream.onmessage = ({ data }) => {
   progress.value = state.done;
   status.textContent = `${state.done} of ${state.total}` + (state.waiting_for ? `: ${waits[state.waiting_for]}` : "");
 };
+// The browser connects again by itself, unless the stream ended with an error: then the page is asked for.
 stream.onerror = () => {
-  if (stream.readyState === EventSource.CLOSED) location.reload(); // not signed in any more, or at the end
+  status.textContent = "This application can't be reached: trying again…";
+  if (stream.readyState === EventSource.CLOSED) retry();
 };
+
+async function retry() {
+  try {
+    const { status: found } = await fetch(location.href, { headers: { Accept: "application/json" } });
+    if (found < 500) {
+      location.reload(); // not signed in any more, or at the end
+      return;
+    }
+  } catch {
+    // still away
+  }
+  setTimeout(retry, 2000);
+}
