@@ -199,11 +199,11 @@ class OutgoingRequest(aiohttp.ClientRequest):
 
     async def write_bytes(self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None) -> None:
         """Write the head and the body, in a task."""
+        protocol: Any = conn.protocol
         try:
             await _begin_sending(conn)
         except Exception as error:
-            if conn.protocol is not None:
-                conn.protocol.set_exception(error)  # for the caller, which waits for the response
+            protocol.set_exception(error)  # for the caller, which waits for the response
             return
         await super().write_bytes(writer, conn, content_length)
 

@@ -74,6 +74,7 @@ class ResponseReader(asyncio.BufferedProtocol):
         self.can_be_kept: bool = False
         """Whether the connection can get another request once the response is complete."""
         self._ends_with_connection = self._is_paused = False
+        self._is_framed = True
         self._chunks.clear()
         self.size = 0
         self.progress: asyncio.Future[None] = self._loop.create_future()
@@ -93,6 +94,9 @@ class ResponseReader(asyncio.BufferedProtocol):
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self.size = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
         return body
 
     async def readany(self) -> bytes:
@@ -100,9 +104,6 @@ class ResponseReader(asyncio.BufferedProtocol):
         while not (self._chunks or self.is_complete):
             if self.error is not None:
                 raise self.error
-            if self._is_paused:
-                self._is_paused = False
-                self._transport.resume_reading()
             self.progress = self._loop.create_future()
             await self.progress
         return self.take()
@@ -201,6 +202,7 @@ class ResponseReader(asyncio.BufferedProtocol):
                 raise _RefusedError
             self._is_strict = True  # what frames chunks ends in CRLF (7.1)
             self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
+            self._is_framed = self.http_version >= (1, 1)  # HTTP/1.0 knows no transfer coding (6.1)
         has_body = self.status not in {_SWITCHING, _NO_CONTENT, _NOT_MODIFIED}
         self._ends_with_connection = has_body and not codings and "Content-Length" not in self.headers
 
@@ -218,5 +220,5 @@ class ResponseReader(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         """End the response, unless it was an interim one."""
         if self.has_head:
-            self.can_be_kept = not self.is_complete and self._parser.should_keep_alive()
+            self.can_be_kept = self._is_framed and not self.is_complete and self._parser.should_keep_alive()
             self.is_complete = True

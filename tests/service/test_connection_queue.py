@@ -116,3 +116,24 @@ async def test_a_request_that_was_just_cancelled_is_passed_over() -> None:
     async with asyncio.timeout(60):
         await asyncio.wait({one, two})
     assert (one.cancelled(), order, len(queue), queue.limit) == (True, ["two"], 0, 1)
+
+
+async def test_a_connection_that_becomes_free_while_traces_are_notified_is_taken() -> None:
+    """A request that was about to wait does not, since nothing would resume it."""
+    acquired, noted = {"a connection"}, list[str]()
+    queue = ConnectionQueue(acquired, 1)
+
+    class Trace:
+        async def send_connection_queued_start(self) -> None:
+            acquired.clear()
+            queue.resume()
+
+        async def send_connection_queued_end(self) -> None:
+            noted.append(f"{queue.limit} for others")
+            queue.resume()
+            noted.append(f"{queue.limit} for others")
+
+    trace: Any = Trace()
+    async with asyncio.timeout(60):
+        await queue.wait([trace])
+    assert (noted[-1], len(queue), queue.limit) == ("0 for others", 0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import socket
 import struct
 import time
@@ -280,6 +281,49 @@ async def test_a_body_that_unpacks_to_much_more_lets_others_run(open_pool: Any, 
     assert "larger" in refused.why
 
 
+async def test_empty_gzip_members_let_others_run(open_pool: Any, raw_server: Any) -> None:
+    """Decoding many members, each of which takes time and gives nothing, is done in steps too."""
+    packed = gzip.compress(b"") * 2000 + gzip.compress(b"{}")
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(packed), packed))
+
+    async with raw_server.run(handler) as url:
+        under_way = asyncio.ensure_future(send(open_pool(), "GET", f"{url}/1/x"))
+        turns = 0
+        while not under_way.done():
+            await asyncio.sleep(0)
+            turns += 1
+        outcome = await under_way
+    assert isinstance(outcome, RawResponse)
+    assert (outcome.body, turns > 30) == (b"{}", True)
+
+
+async def test_a_body_that_comes_faster_than_it_is_decoded_is_awaited(open_pool: Any, raw_server: Any, contexts: Any) -> None:
+    """The connection is paused meanwhile, so that memory is bounded, and serves on."""
+    body = gzip.compress(bytes(2**26)) + gzip.compress(random.Random(1).randbytes(2**22))
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    async with raw_server.run(handler, contexts[0]) as url:
+        pool = open_pool(**contexts[1])
+        for _ in range(2):
+            under_way = asyncio.ensure_future(send(pool, "GET", f"{url}/1/x"))
+            most = 0
+            while not under_way.done():
+                await asyncio.sleep(0)
+                most = max([most, *(one.reader.size for one in _acquired(pool) if getattr(one, "reader", None) is not None)])
+            outcome = await under_way
+            assert isinstance(outcome, RawResponse)
+            assert len(outcome.body) == 2**26 + 2**22
+            assert most < 2**20
+    assert raw_server.served == 1
+
+
 # --- while a body is sent
 
 
@@ -396,3 +440,20 @@ async def test_the_rest_of_a_connection_is_read() -> None:
         protocol.connection_lost(BrokenPipeError())
         head, _ = await protocol.read()
         assert head.code == 200
+
+
+async def test_the_rest_of_a_connection_of_our_own_is_read() -> None:
+    """So it is by the reader of `DirectTransport`, and only for a request that was written."""
+    for is_written in (True, False):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.send(OK)
+            protocol = Protocol(asyncio.get_running_loop())
+            protocol.connection_made(transport := Mock(get_extra_info={"socket": ours}.get))
+            reader = protocol.read_directly(memoryview(bytearray(2**10)))
+            response = reader.begin()
+            protocol.awaits_response = is_written
+            transport.set_protocol.call_args.args[0].connection_lost(BrokenPipeError())
+            await response
+            assert (reader.is_complete, isinstance(reader.error, BrokenPipeError)) == (is_written, not is_written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import hashlib
 import os
 import re
 import socket
@@ -128,7 +129,7 @@ async def attacked(url: str, pool: Pool, peer: Peer, number: int) -> None:
 
     async def call(name: int) -> None:
         for step in range(4):
-            identifier = b"%024x" % ((peer.at << 40) + (name << 20) + step + 0xA0000000000000000000)
+            identifier = hashlib.sha256(b"%d %d %d" % (peer.at, name, step)).hexdigest()[:24].encode()
             outcome = await pool.send("POST", f"{url}/1/cards", identifier, Progress())
             check(peer, identifier, outcome)
 

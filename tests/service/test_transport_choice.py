@@ -25,7 +25,7 @@ async def serve(reader: Any, writer: Any) -> None:
 
 @pytest.mark.parametrize("name", ["TCPConnector", "ResponseHandler"])
 async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """An aiohttp without something that the direct transport needs is used through `ClientSession`, and a warning names it."""
     with monkeypatch.context() as without:
@@ -35,7 +35,8 @@ async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"{name}.gone" in caplog.text
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
-    pool.abandon()
+    async with raw_server.run(serve) as url:
+        assert isinstance(await send(pool, "POST", f"{url}/1/x", b"{}"), RawResponse)
 
 
 async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], transport_kind: str) -> None:
