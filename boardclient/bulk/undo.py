@@ -143,7 +143,13 @@ class Undo:
         """Find out which of the cards that could not be read are gone. Others may be listed, but can't be read."""
         if not self._missing:
             return
-        cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+        try:
+            cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+        except _ENDING:
+            raise
+        except BoardClientError as error:
+            self.failed |= dict.fromkeys(self._missing, error)
+            return
         listed = {card.id for card in cards}
         for card_id in self._missing:
             if card_id in listed:

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from bulk_helpers import World
 
-from boardclient import JournalError, NotFoundError, ServerError, SessionClosedError
+from boardclient import AuthenticationError, JournalError, NotFoundError, ServerError, SessionClosedError
 from boardclient.bulk.journal import read_journal, read_unknown
 from boardclient.testing import faults
 from boardclient.testing.faults import Stage
@@ -155,6 +155,23 @@ async def test_cards_that_the_board_lists_are_not_gone_whatever_their_reads_say(
     world.service.faults.clear()
     states, _ = await world.finish(world.drafts(*range(4)))
     assert (Counter(states.values()), len(world.there)) == ({"already": 4}, 4)
+
+
+@pytest.mark.parametrize("status", [401, 503])
+async def test_cards_that_can_t_be_found_have_the_error_of_a_board_that_can_t_be_read(world: World, status: int) -> None:
+    """What was deleted is noted all the same. Refused credentials end the undo."""
+    await world.finish(world.drafts(*range(3)))
+    undo = await world.session.cards.plan_undo(world.path)
+    first = undo.unchanged[0]
+    world.service.faults.add(Gone(first), "cards.get")
+    world.service.faults.add(faults.status(status), "boards.cards", call=[world.reads() + number for number in range(1, 20)])
+    if status == 401:
+        with pytest.raises(AuthenticationError):
+            await undo.run()
+    else:
+        await undo.run()
+        assert isinstance(undo.failed[first], ServerError)
+    assert (undo.gone, len(undo.deleted), read_journal(world.path).counts["undone"]) == ([], 2, 2)
 
 
 @attrs.define

@@ -67,7 +67,7 @@ def cut(size: int) -> Callable[[Path], object]:
 
 def scribble(path: Path) -> None:
     found = path.read_bytes()
-    path.write_bytes(found[: 2 * 4096] + b"\xff" * 3 * 4096 + found[5 * 4096 :])
+    path.write_bytes(found[: 12 * 4096] + b"\xff" * 3 * 4096 + found[15 * 4096 :])
 
 
 def sql(statement: str) -> Callable[[Path], None]:
