@@ -1,13 +1,15 @@
-"""What a program finds around it: variables, what the extras of this package install, files, and disks for database files."""
+"""What a program finds around it: variables, proxies, what the extras of this package install, files and their disks."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from boardclient.errors import JournalError
 
@@ -21,6 +23,7 @@ _REMEDIES: Final = {
     errno.ENOSPC: "make room on the disk",
     errno.EFBIG: "allow larger files with: ulimit -f unlimited",
 }
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _MOUNTS: Path = Path("/proc/self/mountinfo")
 
 
@@ -97,3 +100,30 @@ def _file_system(folder: Path) -> str | None:
         return None
     of_device = (line.partition(" - ")[2] for line in lines if f" {os.major(device)}:{os.minor(device)} " in line)
     return next((kind.split(" ")[0] for kind in of_device), None)
+
+
+def proxy_of(url: str, *, allow_insecure: bool) -> str | None:
+    """Return the proxy that the environment names for an address, as for curl, or None.
+
+    aiohttp's own search would send credentials of ~/.netrc as well. Plain http goes to this machine unless `allow_insecure` is
+    set: only a proxy on this machine may see it.
+    """
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # -- no stub has it
+
+    proxies, parts = getproxies_environment(), urlsplit(url)
+    host, place = parts.hostname or "", parts.netloc.rpartition("@")[2]
+    found = proxies.get(parts.scheme, proxies.get("all"))
+    if not found or proxy_bypass_environment(place, proxies) or _is_in_network(host, proxies.get("no", "")):
+        return None
+    proxy = found if "://" in found else f"http://{found}"
+    is_safe = parts.scheme == "https" or allow_insecure or urlsplit(proxy).hostname in LOOPBACK
+    return proxy if is_safe else None
+
+
+def _is_in_network(host: str, networks: str) -> bool:
+    """Return True if a host is an address of one of the networks, such as 10.0.0.0/8, among the entries of NO_PROXY."""
+    for entry in networks.split(","):
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(entry.strip(), strict=False):
+                return True
+    return False

@@ -217,8 +217,9 @@ async def _checks() -> AsyncIterator[tuple[str, str, str]]:
     from email.utils import parsedate_to_datetime
     from urllib.parse import urlsplit
 
+    from boardclient._environment import proxy_of
     from boardclient._profiles import folder
-    from boardclient.cli._profiles import advice, load, proxy_of
+    from boardclient.cli._profiles import advice, load
 
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"

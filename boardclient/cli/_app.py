@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 import click
 
 from boardclient import __version__
-from boardclient.cli._errors import show_usage
+from boardclient.cli._errors import show_error
 from boardclient.cli._output import has_color, note, show, whole
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -352,14 +352,8 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     code: Any = 1
     try:
         code = app.main(argv, prog_name="boardclient", color=has_color(), standalone_mode=False) or 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        code = error.exit_code
-    except click.UsageError as error:
-        show_usage(error)
-        code = error.exit_code
     except click.ClickException as error:
-        error.show()
+        show_error(error)
         code = error.exit_code
     except click.Abort:  # an interrupt while nothing ran that could be cancelled
         note("boardclient: ended by SIGINT")

@@ -14,6 +14,7 @@ _WORDS = {
     "auth_url": "the address of the token exchange (BOARDCLIENT_AUTH_URL, --auth-url)",
     "give ssl= a context that trusts its issuer": "set SSL_CERT_FILE to a file with the certificate of its issuer",
     "check proxy= or the proxy of the environment": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    "board_id= does (docs/mistakes.md)": "--board does",
     "proxy must be": "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be",
 }
 """What the package's messages call its parameters, in the words of the command line."""
@@ -40,8 +41,11 @@ class CommandError(click.ClickException):
             note(f"boardclient: {text}")
 
 
-def show_usage(error: click.UsageError) -> None:
-    """Print what click says of a call in the form of the other errors."""
+def show_error(error: click.ClickException) -> None:
+    """Print an error, those that click has found in the form of the others. A group without a command shows its help."""
+    if not isinstance(error, click.UsageError) or isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
     text = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
     if error.ctx is not None:
         note(f"boardclient: {' '.join(error.ctx.get_usage().split()).replace('Usage:', 'usage:')}; --help says more")

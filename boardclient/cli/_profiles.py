@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # -- in no stub
 
 import attrs
 import click
 
 import boardclient
 from boardclient import Token, _profiles
-from boardclient._environment import reason_of
+from boardclient._environment import proxy_of, reason_of
 from boardclient._profiles import IN_PROFILE, SECRETS, VARIABLES, changed_profiles, forget_in_keyring, keep_secrets
 from boardclient.cli._errors import UsageError
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -92,31 +86,6 @@ class Settings(_profiles.Settings):
             known = profiles.of(self.base_url)
             known.kept_in, known.secrets = "", {}
         return True
-
-
-def proxy_of(url: str, *, allow_insecure: bool) -> str | None:
-    """Return the proxy that the environment names for an address, as for curl, or None.
-
-    aiohttp's own search would send credentials of ~/.netrc as well. Plain http goes to this machine unless `allow_insecure` is
-    set: only a proxy on this machine may see it.
-    """
-    proxies, parts = getproxies_environment(), urlsplit(url)
-    host, place = parts.hostname or "", parts.netloc.rpartition("@")[2]
-    found = proxies.get(parts.scheme, proxies.get("all"))
-    if not found or proxy_bypass_environment(place, proxies) or _is_in_network(host, proxies.get("no", "")):
-        return None
-    proxy = found if "://" in found else f"http://{found}"
-    is_safe = parts.scheme == "https" or allow_insecure or urlsplit(proxy).hostname in LOOPBACK
-    return proxy if is_safe else None
-
-
-def _is_in_network(host: str, networks: str) -> bool:
-    """Return True if a host is an address of one of the networks, such as 10.0.0.0/8, among the entries of NO_PROXY."""
-    for entry in networks.split(","):
-        with contextlib.suppress(ValueError):
-            if ip_address(host) in ip_network(entry.strip(), strict=False):
-                return True
-    return False
 
 
 def advice() -> str:

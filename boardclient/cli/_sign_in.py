@@ -22,9 +22,10 @@ import attrs
 from aiohttp import web
 
 import boardclient
+from boardclient._environment import LOOPBACK
 from boardclient.cli._errors import CommandError, UsageError
 from boardclient.cli._output import note
-from boardclient.cli._profiles import LOOPBACK, Settings
+from boardclient.cli._profiles import Settings
 
 _SECONDS = 600.0
 _ALONE_SECONDS = 15.0
