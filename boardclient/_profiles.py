@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 import attrs
 
 from boardclient._environment import reason_of
+from boardclient._responses import add_words
 from boardclient.credentials import CredentialProvider, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import OAuthCredentials
@@ -271,6 +272,11 @@ class ConsentCredentials(OAuthCredentials):
     """
 
     account = None  # type: ignore[assignment]  # -- the store knows it; a journal must not
+
+    def _error_of(self, failure: CredentialError) -> CredentialError:
+        error = super()._error_of(failure)
+        add_words(error, "run boardclient login")
+        return error
 
 
 # --- settings

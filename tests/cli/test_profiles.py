@@ -285,7 +285,7 @@ async def test_a_program_takes_the_token_of_the_next_sign_in(signed_in, board_se
     """Until then a call raises that the user has to sign in."""
     async with AsyncSession.from_profile() as session:
         board_service.rules.expire_tokens()
-        with pytest.raises(ConsentRequired):
+        with pytest.raises(ConsentRequired, match="has to sign in; run boardclient login"):
             await session.members.me()
         token = board_service.rules.issue_token()
         command = [sys.executable, "-m", "boardclient", "login", "--with-token"]

@@ -274,6 +274,7 @@ def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: 
         (["card", "show"], "no such command 'show'; did you mean 'get'?\n"),
         (["card", "rm"], "did you mean 'delete'?\n"),
         (["board", "ls"], "did you mean 'list'?\n"),
+        (["--base-url"], "boardclient: error: option '--base-url' requires an argument\n"),
         (["card", "fly"], "no such command 'fly'\n"),
         (["board", "create"], "usage: boardclient board create [OPTIONS] NAME; --help says more\n"),
         (["board", "create"], "boardclient: error: missing argument 'NAME'\n"),
