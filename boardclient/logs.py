@@ -35,7 +35,31 @@ def _keep_in_one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-for _name in ("boardclient", "boardclient.calls", "boardclient.transport", "boardclient.web"):
+class _LastResort(logging.Handler):
+    """Shows records for which there is no handler, as Python does by default."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        shows = [*self._logger.handlers, *_root.handlers, *logging.getLogger().handlers]
+        if logging.lastResort is not None and not any(type(one) not in {logging.NullHandler, _LastResort} for one in shows):
+            logging.lastResort.handle(record)
+
+
+def shown_by_default(name: str) -> logging.Logger:
+    """Return a logger that warns on standard error by default.
+
+    Where logging is configured, it does what that says.
+    """
+    logger = logging.getLogger(name)
+    if not any(isinstance(one, _LastResort) for one in logger.handlers):
+        logger.addHandler(_LastResort(logger))
+    return logger
+
+
+for _name in ("boardclient", "boardclient.calls", "boardclient.runs", "boardclient.transport", "boardclient.web"):
     logging.getLogger(_name).addFilter(_keep_in_one_line)  # those of a logger are not those of its children
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO}

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import copy
 import functools
-import logging
 import math
 import re
 import secrets
@@ -40,6 +39,7 @@ from boardclient.errors import (
     SessionClosedError,
     TransportError,
 )
+from boardclient.logs import shown_by_default
 from boardclient.models import Member, check_seconds, check_text
 from boardclient.session import AsyncSession
 
@@ -51,19 +51,7 @@ Query: TypeAlias = Mapping[str, str] | str | bytes
 """The query of a request: a mapping, or the raw query string."""
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
-_logger: Final = logging.getLogger("boardclient.web")
-
-
-class _LastResort(logging.Handler):
-    """Show records for which there is no handler, as Python does by default."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        shows = [*_logger.handlers, *logging.getLogger("boardclient").handlers, *logging.getLogger().handlers]
-        if logging.lastResort is not None and not any(type(one) not in {logging.NullHandler, _LastResort} for one in shows):
-            logging.lastResort.handle(record)
-
-
-_logger.addHandler(_LastResort(logging.WARNING))
+_logger: Final = shown_by_default("boardclient.web")
 
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _FLOW_SECONDS: Final = 600

@@ -232,6 +232,8 @@ class Tally:
     def __init__(self, total: int | None, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
         self.note: Callable[[str], object] = lambda words: None
+        self.watch: Listener | None = None
+        """Called with the progress when the run begins or ends to wait, and not with each result."""
         self.requests = 0
         """How many requests to create cards were sent."""
         self.error: BaseException | None = None
@@ -301,7 +303,7 @@ class Tally:
         """Notify the listeners. Return what one of them raised."""
         self.announced = now.waiting_for
         try:
-            for listener in self.listeners:
+            for listener in (*self.listeners, *filter(None, [self.watch])):
                 listener(self.progress(now))
         except asyncio.CancelledError:  # a plain function can't be cancelled, so the function itself raised this
             return RuntimeError("on_progress raised CancelledError")

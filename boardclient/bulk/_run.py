@@ -20,9 +20,39 @@ from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
+from boardclient.logs import shown_by_default
 from boardclient.models import CardDraft
 
 _logger: Final = logging.getLogger("boardclient")
+_waits: Final = shown_by_default("boardclient.runs")
+_QUIET_SECONDS: Final = 5.0
+"""How long a run waits before the log says so, if no program shows its progress."""
+
+
+class _QuietWaits:
+    """Logs a warning for each wait that lasts. Owned by a run whose progress no listener gets."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress: BulkProgress | None = None
+
+    def note(self, progress: BulkProgress) -> None:
+        """Note that the run waits, or that it does not."""
+        self._progress = progress
+        if progress.waiting_for is None and progress.phase != "waiting":
+            self.end()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._warn)
+
+    def _warn(self) -> None:
+        assert self._progress is not None  # noqa: S101 -- the timer was set with it
+        _waits.warning("cards.create_many: %s", self._progress.status)
+
+    def end(self) -> None:
+        """Forget the wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class BulkRun:
@@ -55,6 +85,9 @@ class BulkRun:
         self._drafts = drafts
         self._options = options
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
+        self._quiet_waits = _QuietWaits()
+        if not listeners:
+            self._tally.watch = self._quiet_waits.note
         self._stage: Literal["new", "open", "left"] = "new"
         self._is_stopped = False
         self._engine: Engine | None = None
@@ -87,6 +120,7 @@ class BulkRun:
                 await wait_to_end(asyncio.create_task(ledger.aclose()))
                 raise
         except BaseException as error:
+            self._quiet_waits.end()
             context.run(activity.end, error)
             raise
         # Not in the task, which may be cancelled before it begins.
@@ -110,6 +144,7 @@ class BulkRun:
         await engine.aclose()
 
     def _end(self, activity: Activity) -> None:
+        self._quiet_waits.end()
         activity.counts = self._tally.counts
         activity.end(self._tally.error)
         if self._tally.problems:

@@ -1,5 +1,7 @@
 """What listeners and the journal receive, and what they never do."""
 
+import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,29 @@ async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moment
         (0, 1, None, "creating", "creating"),
     ]
     assert heard[-1][:3] == (2, 0, None)
+
+
+@pytest.mark.parametrize(("settle", "is_shown", "lines"), [(60.0, False, 1), (3.0, False, 0), (60.0, True, 0)])
+async def test_a_run_that_waits_says_so_where_no_program_shows_progress(
+    moments: Moments, caplog: pytest.LogCaptureFixture, settle: float, is_shown: bool, lines: int
+) -> None:
+    """A wait of more than a few seconds is one warning in the log. A program that shows the progress needs none."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST]}
+    shown = [lambda progress: None] if is_shown else []
+    async with memory.run("ab", *shown, settle=settle) as run:
+        await run.wait()
+    found = [record.getMessage() for record in caplog.records if record.name == "boardclient.runs"]
+    assert len(found) == lines
+    assert all(re.fullmatch(r"cards.create_many: waiting until \d\d:\d\d:\d\d for 1 row in doubt", line) for line in found)
+
+
+async def test_a_run_that_is_left_while_it_waits_says_nothing_later(moments: Moments, caplog: pytest.LogCaptureFixture) -> None:
+    """Leaving the block ends the wait, and with it the warning that was due."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST]}
+    async with memory.run("ab", settle=60.0) as run:
+        await asyncio.sleep(2)
+        assert run.progress.waiting_for == "settling"
+    await asyncio.sleep(60)
+    assert [record for record in caplog.records if record.name == "boardclient.runs"] == []
