@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from boardclient.credentials._oauth import OAuthCredentials
     from boardclient.credentials._stores import (
         EncryptedTokenStore,
+        LeaseRecord,
         LeaseState,
         MemoryTokenStore,
         StoredToken,
@@ -78,6 +79,7 @@ __all__ = [
     "InvalidIdentifierError",
     "JournalError",
     "JsonValue",
+    "LeaseRecord",
     "LeaseState",
     "Member",
     "MemoryTokenStore",
@@ -105,7 +107,15 @@ _HOMES = {
     "credentials._file_store": ("FileTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
     "credentials._exchange": ("AuthorizationRequest",),
-    "credentials._stores": ("EncryptedTokenStore", "LeaseState", "MemoryTokenStore", "StoredToken", "Token", "TokenStore"),
+    "credentials._stores": (
+        "EncryptedTokenStore",
+        "LeaseRecord",
+        "LeaseState",
+        "MemoryTokenStore",
+        "StoredToken",
+        "Token",
+        "TokenStore",
+    ),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
     "session": ("AsyncSession",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import attrs
 import pytest
 from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, lost, provider_of, token_response, virtual
 
@@ -45,7 +46,7 @@ async def test_first_use(timeout: float | None, expected: float) -> None:
     assert application.requests == [AuthorizationRequest(account="mine", first_time=True, attempt=1)]
     assert await provider.acquire(FakeSession()) is given[0]
     assert await store.read("mine") == StoredToken(Token("t1"), 1)
-    assert await store.lease("mine", "another", 1.0) == "granted"
+    assert (await store.lease("mine", "another", 1.0)).state == "granted"
 
 
 @virtual
@@ -70,7 +71,8 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
         async def lease(self, account: str, holder: str, seconds: float) -> Any:
             if self.is_failing and isinstance(state, Exception):
                 raise state
-            return state if self.is_failing else await super().lease(account, holder, seconds)
+            leased = await super().lease(account, holder, seconds)
+            return attrs.evolve(leased, state=state) if self.is_failing else leased
 
         async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
             assert not self.is_failing
@@ -104,7 +106,7 @@ async def test_workers_are_told_once_of_a_token_that_was_refused_as_new() -> Non
     refused = [provider.renew(first, session), *(provider.note_refused(first, session) for _ in range(19))]
     await asyncio.gather(*refused)
     assert told == [0.0, 1.0]
-    assert await MemoryTokenStore.lease(store, "default", "another", 1.0) == "cooling"
+    assert (await MemoryTokenStore.lease(store, "default", "another", 1.0)).state == "cooling"
 
 
 @virtual
@@ -116,7 +118,7 @@ async def test_a_call_that_is_cancelled_while_it_tells_other_workers_leaves_no_l
     await asyncio.sleep(0)
     call.cancel()
     await asyncio.wait({call, *session.tasks})
-    assert await store.lease("default", "another", 1.0) == "cooling"
+    assert (await store.lease("default", "another", 1.0)).state == "cooling"
 
 
 # --- failures

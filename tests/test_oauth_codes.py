@@ -59,9 +59,9 @@ async def test_a_code_ends_cool_downs_and_waiting() -> None:
     session = FakeSession(token_response("t1"), token_response("t2"))
     await error_of(failing.acquire(session))
     waiting = waiting_provider(store=store)
-    assert await store.lease("default", "x", 1.0) == "cooling"
+    assert (await store.lease("default", "x", 1.0)).state == "cooling"
     await waiting.exchange_code("code", session)
-    assert await store.lease("default", "x", 0.0) == "granted"
+    assert (await store.lease("default", "x", 0.0)).state == "granted"
     await asyncio.sleep(0.06)
     assert (await failing.acquire(session)).token == "t1"
     hanging = provider_of(Application(asyncio.Event().wait), store=store)

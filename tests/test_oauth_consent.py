@@ -70,7 +70,7 @@ async def test_an_authorize_that_raises_it() -> None:
         error = await error_of(provider.acquire(session))
         assert isinstance(error, ConsentRequired)
         assert (error.account, error.login_url) == ("ann", "/from-callback")
-        assert await store.lease("ann", "another", 0.0) == "granted"
+        assert (await store.lease("ann", "another", 0.0)).state == "granted"
         await asyncio.sleep(0.06)
     assert (await provider.acquire(session)).token == "t1"
     assert len(application.requests) == 4

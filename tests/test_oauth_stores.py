@@ -14,6 +14,7 @@ from oauth_helpers import Application, FakeSession, Scripted, error_of, provider
 from boardclient import (
     AuthorizationRequest,
     CredentialError,
+    LeaseRecord,
     MemoryTokenStore,
     SessionClosedError,
     StoredToken,
@@ -70,7 +71,7 @@ async def test_another_holder_that_was_done_before() -> None:
     application, store = Application(), Store()
     assert (await provider_of(application, store=store).acquire(FakeSession())).token == "theirs"
     assert application.requests == []
-    assert await store.lease("default", "next", 1.0) == "granted"
+    assert (await store.lease("default", "next", 1.0)).state == "granted"
 
 
 @virtual
@@ -85,7 +86,7 @@ async def test_waiting_for_another_holder() -> None:
             return StoredToken(Token("theirs"), 1) if loop.time() > 30 else None
 
         async def lease(self, account: str, holder: str, seconds: float) -> Any:
-            return "held"
+            return LeaseRecord("held", None, 0)
 
         async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
             raise AssertionError("who has no lease releases none")
@@ -132,7 +133,7 @@ async def test_a_lease_is_kept_as_long_as_it_takes() -> None:
     assert [round(moment) for moment, _, _ in asked] == list(range(0, 20, 2))
     assert len({holder for _, holder, _ in asked}) == 1
     assert {seconds for _, _, seconds in asked} == {6.0}
-    assert await store.lease("default", "next", 1.0) == "granted"
+    assert (await store.lease("default", "next", 1.0)).state == "granted"
 
 
 # --- within a renewal
@@ -166,7 +167,26 @@ async def _junk() -> object:
     return ["canary7"]
 
 
-@pytest.mark.parametrize("method", ["read", "lease", "publish", "generation"])
+@virtual
+async def test_a_renewal_takes_four_steps_at_the_store() -> None:
+    """The lease shows the record, so nothing is read twice. A file is opened for each step."""
+    steps: list[str] = []
+
+    class Store(MemoryTokenStore):
+        async def _change(self, account: str, change: Any) -> Any:
+            steps.append(getattr(change, "func", change).__name__)
+            return await super()._change(account, change)
+
+    provider, session = provider_of(store=Store()), FakeSession(token_response(), token_response("second"))
+    first = await provider.acquire(session)
+    assert steps == ["unchanged", "request_lease", "publish", "release"]
+    provider.note_accepted(first)
+    steps.clear()
+    assert (await provider.renew(first, session)).token == "second"
+    assert steps == ["unchanged", "request_lease", "publish", "release"]
+
+
+@pytest.mark.parametrize("method", ["read", "lease", "publish"])
 @pytest.mark.parametrize(
     ("step", "words"),
     [
@@ -247,7 +267,7 @@ async def test_an_exchange_that_raises_anything() -> None:
     error = await error_of(provider_of(store=store).acquire(FakeSession(LookupError("mine"))))
     assert str(error).startswith("the renewal failed: LookupError")
     await asyncio.sleep(1.1)
-    assert await store.lease("default", "x", 1.0) == "granted"
+    assert (await store.lease("default", "x", 1.0)).state == "granted"
 
 
 async def test_no_task_has_the_code_as_its_result(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import boardclient
 
-_BESIDES = {"EncryptedTokenStore", "LeaseState", "StoredToken"}
+_BESIDES = {"EncryptedTokenStore", "LeaseRecord", "LeaseState", "StoredToken"}
 _CONTRACT = """AsyncSession Response
     Credentials CredentialProvider StaticCredentials OAuthCredentials AuthorizationRequest
     Token TokenStore MemoryTokenStore FileTokenStore

@@ -211,12 +211,12 @@ class OAuthCredentials(CredentialObserver):
 
     async def _cool_others(self, seconds: float) -> None:
         """Let no worker of the store renew the token for so long."""
-        steps, holder, answer = self._config.steps, secrets.token_hex(8), None
+        steps, holder, state = self._config.steps, secrets.token_hex(8), None
         with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
             try:
-                answer = await steps.lease(holder, self._config.lease_seconds)
+                state = (await steps.lease(holder, self._config.lease_seconds)).state
             finally:
-                if answer in {None, "granted"}:  # None: it failed or was cancelled, and may have been granted
+                if state in {None, "granted"}:  # None: it failed or was cancelled, and may have been granted
                     await steps.release(holder, seconds)
 
     # --- renewals

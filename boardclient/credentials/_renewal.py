@@ -24,7 +24,7 @@ from boardclient._guards import Overtaken, supplied
 from boardclient._redaction import raises_without_frames, without_frames
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._exchange import AuthorizationRequest, OAuthClientConfig
-from boardclient.credentials._stores import GuardedStore, StoredToken, Token, TokenStore
+from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled
 
@@ -244,9 +244,9 @@ class Renewal:
             return None if await self._is_published_meanwhile() else cooling
         failure, cooldown = None, 0.0
         try:
-            if await self._has_to_obtain():
+            if (leased := await self._request_lease()) is not None:
                 async with self._lease_kept():
-                    await self._obtain()
+                    await self._obtain(leased)
         except (Overtaken, SessionClosedError):
             pass
         except Exception as error:
@@ -294,23 +294,23 @@ class Renewal:
 
     # --- the lease
 
-    async def _has_to_obtain(self) -> bool:
-        """Take the lease, and return True, or wait until its holder has published a token, and return False."""
+    async def _request_lease(self) -> LeaseRecord | None:
+        """Take the lease, and return the record of the account, or wait until its holder has published a token."""
         if self.config.authorize is not None:
             self._exchange.check_url(self.config.auth_url, "auth_url")
         while not await self._is_published():
             if self.config.authorize is None:
                 raise self._consent_needed(self.config.login_url)
             self._may_hold_lease = True  # if the step is cancelled, it may still be done
-            state = await self._steps.lease(self._holder, self.config.lease_seconds)
-            if state == "granted":
-                return True
+            leased = await self._steps.lease(self._holder, self.config.lease_seconds)
+            if leased.state == "granted":
+                return leased
             self._may_hold_lease = False
-            if state == "cooling":
+            if leased.state == "cooling":
                 raise CredentialError("a renewal by another holder of the account has just failed")
             self._state.waits_for = "the renewal by another worker"
             await asyncio.sleep(_pause())
-        return False
+        return None
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
@@ -336,12 +336,11 @@ class Renewal:
 
     # --- what the holder does
 
-    async def _obtain(self) -> None:
+    async def _obtain(self, leased: LeaseRecord) -> None:
         """Obtain and publish a token, or use that of another worker who was faster."""
-        before = await self._steps.read()
+        before = leased.stored
         if before is not None and self._state.adopt(before, self._seen):
             return
-        generation = await self._steps.generation() if before is None else before.generation
         # A third of a call's timeout, so that waiting callers get the error of the exchange.
         timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
         is_second = False
@@ -357,7 +356,7 @@ class Renewal:
                 is_second = True
             finally:
                 self._state.waits_for = "the token store"
-        await self._publish(token, generation)
+        await self._publish(token, leased.generation)
 
     async def _ask_for_code(self, *, is_first: bool) -> str:
         """Ask the application for a code.

@@ -83,6 +83,21 @@ class StoredToken:
     deletion: int = attrs.field(default=0, eq=False)
 
 
+@attrs.frozen
+class LeaseRecord:
+    """What a store responds to a request for the lease: the record of the account at that moment.
+
+    Args:
+        state: "granted", "held" by another holder, or "cooling" during the cool-down after a failed renewal.
+        stored: The token of the account, None if none is stored.
+        generation: How many tokens and deletions the account has had.
+    """
+
+    state: LeaseState
+    stored: StoredToken | None
+    generation: int
+
+
 class TokenStore(Protocol):
     """Keep the tokens of accounts, for all tasks, sessions, loops and processes.
 
@@ -121,11 +136,12 @@ class TokenStore(Protocol):
         """
         ...
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         """Grant `holder` the right to renew for so many seconds from now.
 
-        Return "granted" if no holder has the lease, if it ran out, or if `holder` has it, whose time begins again. Return
-        "held" if another holder has it, and "cooling" during the cool-down after a failed renewal.
+        Return the record of the account, read in the same step. Its state is "granted" if no holder has the lease, if it ran out,
+        or if `holder` has it, whose time begins again. It is "held" if another holder has it, and "cooling" during the cool-down
+        after a failed renewal.
 
         Args:
             account: The account whose token is to be renewed.
@@ -190,11 +206,12 @@ class AccountRecord:
         """Drop the token, and end the lease or cool-down."""
         return None, AccountRecord(deletion=self.generation + 1)
 
-    def request_lease(self, now: float, holder: str, seconds: float) -> tuple[LeaseState, AccountRecord]:
+    def request_lease(self, now: float, holder: str, seconds: float) -> tuple[LeaseRecord, AccountRecord]:
         """Grant the lease unless another holder has it, or a cool-down runs."""
         if self.lease.is_running(now) and self.lease.holder != holder:
-            return "cooling" if self.lease.holder is None else "held", self
-        return "granted", attrs.evolve(self, lease=Lease(holder, now, now + seconds))
+            return LeaseRecord("cooling" if self.lease.holder is None else "held", self.stored, self.generation), self
+        leased = attrs.evolve(self, lease=Lease(holder, now, now + seconds))
+        return LeaseRecord("granted", self.stored, self.generation), leased
 
     def release(self, now: float, holder: str, cooldown: float) -> tuple[None, AccountRecord]:
         """End the holder's lease, even one that ran out, and begin a cool-down."""
@@ -258,7 +275,7 @@ class AccountStore(abc.ABC):
         """Delete the token of the account. A renewal that began before does not bring it back."""
         await self._change(account, AccountRecord.delete)
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         """Grant `holder` the right to renew for so many seconds, unless another has it."""
         return await self._change(account, partial(AccountRecord.request_lease, holder=holder, seconds=seconds))
 
@@ -339,14 +356,7 @@ class EncryptedTokenStore:
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account, None if none is stored or no key opens it."""
-        stored = await self._inner.read(account)
-        if stored is None:
-            return None
-        token = self._opened(account, stored.token)
-        if token is None:
-            _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
-            return None
-        return StoredToken(token, stored.generation, stored.deletion)
+        return self._opened(account, await self._inner.read(account))
 
     async def generation(self, account: str) -> int:
         """Return how many tokens and deletions the account has had."""
@@ -365,16 +375,26 @@ class EncryptedTokenStore:
         """Delete the token of the account."""
         await self._inner.delete(account)
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         """Grant `holder` the right to renew, as the inner store does."""
-        return await self._inner.lease(account, holder, seconds)
+        leased = await self._inner.lease(account, holder, seconds)
+        return attrs.evolve(leased, stored=self._opened(account, leased.stored))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         """End the lease of `holder`, as the inner store does."""
         await self._inner.release(account, holder, cooldown)
 
-    def _opened(self, account: str, sealed: Token) -> Token | None:
-        """Return the token of a row, None if no key opens it or it is another account's."""
+    def _opened(self, account: str, stored: StoredToken | None) -> StoredToken | None:
+        """Return the token of a row, None if there is none, no key opens it or it is another account's."""
+        if stored is None:
+            return None
+        token = self._decrypted(account, stored.token)
+        if token is None:
+            _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
+            return None
+        return StoredToken(token, stored.generation, stored.deletion)
+
+    def _decrypted(self, account: str, sealed: Token) -> Token | None:
         from cryptography.fernet import InvalidToken  # the extra is installed: the constructor has imported it
 
         try:
@@ -402,10 +422,15 @@ def _is_stored(value: Any) -> bool:
     return value is None or (isinstance(value, StoredToken) and isinstance(value.token, Token))
 
 
+def _is_leased(value: Any) -> bool:
+    is_record = isinstance(value, LeaseRecord) and value.state in get_args(LeaseState)
+    return is_record and _is_stored(value.stored) and isinstance(value.generation, int)
+
+
 _RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "read": (_is_stored, "a StoredToken or None"),
     "generation": (lambda value: isinstance(value, int), "an int"),
-    "lease": (lambda value: isinstance(value, str) and value in get_args(LeaseState), "a LeaseState"),
+    "lease": (_is_leased, "a LeaseRecord"),
 }
 """What the methods of a store return, in code and in words. Of the others' results only the truth counts."""
 
@@ -437,10 +462,10 @@ class GuardedStore:
         """Delete the token."""
         await self._step("delete")
 
-    async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseState:
-        """Ask for the lease, and return whether it was granted."""
-        state: LeaseState = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
-        return state
+    async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseRecord:
+        """Ask for the lease, and return the record of the account."""
+        record: LeaseRecord = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
+        return record
 
     async def release(self, holder: str, cooldown: float = 0.0) -> None:
         """Release the lease, within a second. If that fails, the lease runs out by itself."""

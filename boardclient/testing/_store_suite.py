@@ -88,7 +88,7 @@ class TokenStoreSuite:
             await self.close_store(store)
 
     async def _expect_lease(self, store: TokenStore, holder: str, expected: str, when: str) -> None:
-        _expect(f"lease of {holder} {when}", await store.lease("a", holder, self.lease_seconds), expected)
+        _expect(f"lease of {holder} {when}", (await store.lease("a", holder, self.lease_seconds)).state, expected)
 
     @_in_a_loop
     async def test_begins_empty(self, store: TokenStore) -> None:
@@ -184,13 +184,17 @@ class TokenStoreSuite:
         """Accounts share no token, generation or lease, however alike their names are."""
         for number, account in enumerate(_ACCOUNTS):
             _expect(f"read of {account!r} before", await store.read(account), None)
-            _expect(f"lease of {account!r}", await store.lease(account, f"holder {number}", 60 * self.lease_seconds), "granted")
+            leased = await store.lease(account, f"holder {number}", 60 * self.lease_seconds)
+            _expect(f"lease of {account!r}", leased.state, "granted")
             _expect(f"publish to {account!r}", await store.publish(account, Token(f"token {number}"), 0), True)
         for number, account in enumerate(_ACCOUNTS):
             expected = StoredToken(Token(f"token {number}"), 1)
             _expect(f"whether {account!r} has its own token", await store.read(account) == expected, True)
-            _expect(f"lease of {account!r} for another", await store.lease(account, "other", 1.0), "held")
-            _expect(f"lease of {account!r} for its holder", await store.lease(account, f"holder {number}", 1.0), "granted")
+            _expect(f"lease of {account!r} for another", (await store.lease(account, "other", 1.0)).state, "held")
+            leased = await store.lease(account, f"holder {number}", 1.0)
+            _expect(f"lease of {account!r} for its holder", leased.state, "granted")
+            _expect(f"whether the lease of {account!r} shows its own token", leased.stored == expected, True)
+            _expect(f"generation in the lease of {account!r}", leased.generation, 1)
 
     @_in_a_loop
     async def test_lease_runs_out(self, store: TokenStore) -> None:
@@ -264,7 +268,7 @@ class TokenStoreSuite:
     async def test_one_of_many_leases(self, store: TokenStore) -> None:
         """Of many that ask at the same time one gets the lease."""
         asked = [store.lease("a", f"holder {number}", 60 * self.lease_seconds) for number in range(_CONTENDERS)]
-        states = await asyncio.gather(*asked)
+        states = [leased.state for leased in await asyncio.gather(*asked)]
         _expect(f"states of {_CONTENDERS} leases", sorted(states), ["granted"] + ["held"] * (_CONTENDERS - 1))
 
     @_in_a_loop

@@ -79,12 +79,12 @@ async def test_tokens_outlive_the_store(path: Path) -> None:
     token = Token(SECRET, datetime(2031, 1, 2, tzinfo=timezone(timedelta(hours=2))))
     one = FileTokenStore(str(path))
     assert await one.publish("a", token, 0)
-    assert await one.lease("a", "x", 60.0) == "granted"
+    assert (await one.lease("a", "x", 60.0)).state == "granted"
     other = pickle.loads(pickle.dumps(one))
     stored = await other.read("a")
     assert stored == StoredToken(token, 1)
     assert stored.token.expires_at.isoformat() == "2031-01-02T00:00:00+02:00"
-    assert await other.lease("a", "y", 60.0) == "held"
+    assert (await other.lease("a", "y", 60.0)).state == "held"
 
 
 async def test_odd_path(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def contend(path: str, barrier: Any, number: int) -> tuple[str, list[bool]]:
     store = FileTokenStore(path)
 
     async def race() -> tuple[str, list[bool]]:
-        state = await store.lease("a", f"holder {number}", 60.0)
+        state = (await store.lease("a", f"holder {number}", 60.0)).state
         return state, [await store.publish("a", Token(f"{number}.{after}"), after) for after in range(20)]
 
     barrier.wait(60)
@@ -137,14 +137,14 @@ assert inside.wait(10)
 child = os.fork()
 if child == 0:
     try:
-        seen = [asyncio.run(store.lease("a", "y", 60.0)), asyncio.run(store.publish("a", Token("child"), 1))]
+        seen = [asyncio.run(store.lease("a", "y", 60.0)).state, asyncio.run(store.publish("a", Token("child"), 1))]
     except BaseException as error:
         seen = [error]
     print(seen, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 thread.join(10)
-print(asyncio.run(store.read("a")).generation, asyncio.run(store.lease("a", "x", 1.0)))
+print(asyncio.run(store.read("a")).generation, asyncio.run(store.lease("a", "x", 1.0)).state)
 """
 
 
@@ -167,4 +167,4 @@ async def test_killed_process_leaves_no_lock(path: Path, file_store: FileTokenSt
     """A process that dies within its first step leaves a file that the next can use."""
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=300)
     assert done.returncode == -9
-    assert await file_store.lease("a", "y", 60.0) == "granted"
+    assert (await file_store.lease("a", "y", 60.0)).state == "granted"

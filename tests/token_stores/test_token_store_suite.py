@@ -12,7 +12,7 @@ import attrs
 import pytest
 from virtual_loop import Clock
 
-from boardclient import LeaseState, MemoryTokenStore, StoredToken, Token, TokenStore
+from boardclient import LeaseRecord, MemoryTokenStore, StoredToken, Token, TokenStore
 from boardclient.testing import TokenStoreSuite
 
 
@@ -39,8 +39,8 @@ class LatePublish(BlindPublish):
 class LeaseForAll(MemoryTokenStore):
     """Grants the lease to all that ask."""
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
-        return "granted"
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
+        return attrs.evolve(await super().lease(account, holder, seconds), state="granted")
 
 
 class NoCoolDown(MemoryTokenStore):
@@ -61,11 +61,18 @@ class OpenRelease(MemoryTokenStore):
 class NeverAgain(MemoryTokenStore):
     """Doesn't extend a lease."""
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         lease = self._accounts[account].lease if account in self._accounts else None
         if lease is not None and lease.holder == holder and lease.is_running(self._clock()):
-            return "granted"
+            return LeaseRecord("granted", await self.read(account), await self.generation(account))
         return await super().lease(account, holder, seconds)
+
+
+class BlindLease(MemoryTokenStore):
+    """Says nothing of the token with the lease."""
+
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
+        return attrs.evolve(await super().lease(account, holder, seconds), stored=None)
 
 
 class OneAccount(MemoryTokenStore):
@@ -141,6 +148,7 @@ def failures(kind: Callable[..., MemoryTokenStore]) -> set[str]:
         (OpenRelease, "lease_runs_out"),
         (NeverAgain, "lease_is_extended"),
         (OneAccount, "keeps_accounts_apart"),
+        (BlindLease, "keeps_accounts_apart"),
         (NaiveEnds, "keeps_any_text_and_end"),
         (Loud, "shows_no_token"),
         (CountsTokens, "begins_empty"),

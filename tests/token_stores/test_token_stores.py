@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from virtual_loop import Clock
 
-from boardclient import FileTokenStore, LeaseState, MemoryTokenStore, StoredToken, Token
+from boardclient import FileTokenStore, LeaseRecord, LeaseState, MemoryTokenStore, StoredToken, Token
 
 # --- both stores against a model
 
@@ -58,15 +58,14 @@ class Model:
             return True
         return False
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         who, begin, end = self.rights.get(account, ("", 0.0, 0.0))
-        is_now = begin <= self.clock.now < end
-        if is_now and who == "nobody":
-            return "cooling"
-        if is_now and who != holder:
-            return "held"
-        self.rights[account] = (holder, self.clock.now, self.clock.now + seconds)
-        return "granted"
+        state: LeaseState = "granted"
+        if begin <= self.clock.now < end and who != holder:
+            state = "cooling" if who == "nobody" else "held"
+        else:
+            self.rights[account] = (holder, self.clock.now, self.clock.now + seconds)
+        return LeaseRecord(state, await self.read(account), await self.generation(account))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         if self.rights.get(account, ("", 0.0, 0.0))[0] == holder:

@@ -10,7 +10,7 @@ from virtual_loop import Clock
 
 from boardclient import (
     AuthorizationRequest,
-    LeaseState,
+    LeaseRecord,
     MemoryTokenStore,
     OAuthCredentials,
     StoredToken,
@@ -70,11 +70,11 @@ class SteppingStore(MemoryTokenStore):
         await _steps(2)
         return is_done
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
         await _steps(2)
-        state = await super().lease(account, holder, seconds)
+        leased = await super().lease(account, holder, seconds)
         await _steps(2)
-        return state
+        return leased
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         await _steps(2)

@@ -16,7 +16,7 @@ from boardclient import (
     AuthorizationRequest,
     CardDraft,
     CredentialError,
-    LeaseState,
+    LeaseRecord,
     MemoryTokenStore,
     OAuthCredentials,
 )
@@ -134,11 +134,11 @@ class WatchedStore(MemoryTokenStore):
         super().__init__()
         self.refused = threading.Event()
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
-        state = await super().lease(account, holder, seconds)
-        if state == "held":
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
+        leased = await super().lease(account, holder, seconds)
+        if leased.state == "held":
             self.refused.set()
-        return state
+        return leased
 
 
 @pytest.mark.parametrize("share", ["store", "provider"])
