@@ -63,8 +63,8 @@ class ImportOptions:
             UsageError: the options do not fit together.
         """
         if self.engine is not None:
-            if self.journal or self.rate or self.probe or self.existing == "skip":
-                raise UsageError("--journal, --rate, --probe and --existing skip can't be used with --engine")
+            if self.journal or self.rate or self.existing == "skip":
+                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
             return attrs.evolve(self, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
         if not self.board:
             raise UsageError("give --board")
@@ -198,6 +198,7 @@ class ImportRun:
             workers=options.workers,
             scheduler=options.scheduler,
             concurrency=options.concurrency,
+            probe=options.probe,
             on_progress=self._show_progress,
         )
 

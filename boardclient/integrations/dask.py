@@ -17,7 +17,7 @@ import attrs
 from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._options import check_count
-from boardclient.distributed import Job, drain, import_part_now, report, results, status
+from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, status
 from boardclient.distributed._work import check_worker
 from boardclient.events import BulkProgress
 
@@ -45,6 +45,7 @@ class DaskRun:
         scheduler: The address of a running cluster to use instead. It must be `tls://…`, or on this host.
         concurrency: As in `create_many`, for each worker.
         lease: As in `import_part`.
+        probe: As in `reconcile`, which the caller's process does for jobs that have unknown rows when all parts have ended.
         on_progress: Called with the progress of the whole.
 
     Raises:
@@ -60,6 +61,7 @@ class DaskRun:
         scheduler: str | None = None,
         concurrency: int | None = None,
         lease: float = 30.0,
+        probe: bool = False,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> None:
         address = urlsplit(scheduler or "tls:")
@@ -71,6 +73,7 @@ class DaskRun:
         self._jobs = [jobs] if isinstance(jobs, Job) else [*jobs]
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress
         self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease}
+        self._probe = probe
         self._is_stopped = False
         self._opened = AsyncExitStack()
         self._client: Any = None
@@ -134,6 +137,9 @@ class DaskRun:
         ]
         await _ended(tasks)  # the others, when one has failed
         await self._client.gather(tasks)
+        for job in self._jobs if self._probe else ():
+            if not self._is_stopped and (await report(job)).unknown:
+                await reconcile(job, probe=True)
 
     async def _follow(self, work: asyncio.Future[Any]) -> None:
         is_draining = False

@@ -100,6 +100,32 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
     assert (code, "there is no ledger" in err) == (2, True)
 
 
+async def test_an_import_with_a_probe(world: World, tmp_path: Path) -> None:
+    """The row of one board that no other proves absent is settled at the end. The board without such a row needs nothing."""
+    file = tmp_path / "cards.csv"
+    boards = [world.board_id, world.other[0]]
+    file.write_text("name,list,board\n" + "".join(f"card {n},To Do,{board}\n" for n, board in enumerate(boards)))
+
+    class Losing:
+        """Loses the first request of one card."""
+
+        is_lost = False
+
+        async def play(self, stage: Any) -> None:
+            body = world.service.calls[-1].body
+            if isinstance(body, dict) and body["name"] == "card 0" and not self.is_lost:
+                self.is_lost = True
+                stage.abort()
+            else:
+                await stage.reply_answer()
+
+    world.service.faults.add(Losing(), "cards.create")
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--settle", "0.3", "--json"]
+    code, out, err = await world.boardclient(*line, "--probe", "--marker")
+    assert (code, json.loads(out.splitlines()[-1])["unknown"]) == (0, 0), err
+    assert await world.cards() == Counter(["card 0", "card 1"])
+
+
 async def test_an_import_that_is_drained(world: World, tmp_path: Path) -> None:
     """The rows of parts that are not begun are not sent, the exit code says so, and the same line again sends them."""
     file = tmp_path / "cards.csv"
