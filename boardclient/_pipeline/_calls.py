@@ -22,7 +22,7 @@ from boardclient._activities import Activity
 from boardclient._guards import GuardedLimiter
 from boardclient._operations import Request
 from boardclient._responses import status_of
-from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult
+from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult, UsedConnection
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
@@ -49,12 +49,18 @@ class CallOptions:
             default: it may be written.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
+
+    Attributes:
+        connection: The connection that the last response of the call came over, None if there was none.
+        response_number: Which of the connection's responses it was, counted from 1.
     """
 
     limiter: GuardedLimiter | None = None
     is_of_run: bool = attrs.field(default=False, kw_only=True)
     may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
+    connection: UsedConnection | None = attrs.field(default=None, init=False)
+    response_number: int = attrs.field(default=0, init=False)
 
 
 _NO_OPTIONS: Final = CallOptions()

@@ -108,6 +108,8 @@ class Pipeline:
             error = self._error_of_call(request, context, raised)
         finally:
             self._in_flight.end(context)
+            if options is not None:
+                options.connection, options.response_number = context.connection, context.response_number
         if context.activity is not None:
             context.activity.end(error)
         if error is None:

@@ -24,16 +24,19 @@ from boardclient._guards import GuardedLimiter, wait_to_end
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words, ends_run, is_throttling
+from boardclient._transport._values import UsedConnection
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
+from boardclient.bulk._order import Response as UnprovenResponse
+from boardclient.bulk._order import ResponseOrder, Verdict
 from boardclient.bulk._probes import MOST_PROBES, Probes
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
-from boardclient.errors import Attempt, BoardClientError, DecodeError, Effect, InvalidIdentifierError
+from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.events import BulkPhase, WaitReason
 from boardclient.models import Card, check_identifier
 
@@ -79,11 +82,12 @@ class Engine:
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
         self._probes: Probes | None = None
         self._reads_board = options.unknown == "reconcile"
+        self._order = ResponseOrder(self._reconciler.markers.description)
 
         # Each row that waits is in one of these places.
         self._ready = deque[Row]()  # rows to be sent: those that were put off, the longest ago first, then the others
         self._kept_back: dict[str, Row] = {}  # the last row of each list, whose card makes the next listing longer
-        self._refused_before: list[Row] = []  # by an earlier run: they are sent after all others
+        self._to_check: list[Row] = []  # those refused by an earlier run, or in an outage: they are sent after all others
         self._to_send_again: list[Row] = []  # those of them that the board does not show
         self._paused: dict[Row, asyncio.TimerHandle] = {}
         self._refused, self._failed, self._doubted, self._open_rows = deque[Row](), deque[Row](), deque[Row](), deque[Row]()
@@ -254,6 +258,8 @@ class Engine:
                 self._paused[row] = self._loop.call_later(pause, self._resume, row)
             case "pause" | "queue first":
                 insort_left(self._ready, row, key=_put_off_at)
+            case "check":
+                self._to_check.append(row)
             case "set aside":
                 self._aside[row.state].append(row)
                 if row.state == "failed":  # what the next run reads if this one is killed before the board is read
@@ -276,7 +282,7 @@ class Engine:
         """Begin the life of a row that was taken from the input."""
         if row.action == "send":
             if row.detail is not None:
-                self._refused_before.append(row)
+                self._to_check.append(row)
             elif self._options.board_id is None or (problem := self._board.problem(row)) is None:
                 self._happen(row, "admitted")
             else:
@@ -291,24 +297,79 @@ class Engine:
             row.error = BoardClientError(why, Effect.UNKNOWN)
             self._happen(row, "in doubt")
 
-    def _note_created(self, row: Row, card: Card, attempts: list[Attempt]) -> None:
+    def _note_created(self, row: Row, card: Card, options: CallOptions) -> None:
         """Note the response to a row's request, and the attempts before, if there were any."""
+        attempts, connection = options.history, options.connection
         if attempts:
             self._tally.add_attempts(attempts)
             attempts.clear()
         else:
             self._tally.requests += 1
+        verdict: Verdict = "proven" if connection is None else self._order.judge(row, card, connection)
         why = None
         if not (card.id.isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
-        elif card.id in self._reconciler.unaccounted or (
-            self._ledger.knows(card.id) if row.is_probe else not self._ledger.claim(card.id)
-        ):
-            row.named = card.id
-            why = "the response names a card which is another row's or an older one"
+        elif self._is_another_s(row, card.id, is_proven=verdict == "proven"):
+            row.named, why = card.id, "the response names a card which is another row's or an older one"
+        elif verdict == "foreign":
+            why = "the response names the card of another row"
         if why is not None:
-            self._note_failure(row, DecodeError(f"{_LINE}: {why}", "id", _LINE))
-            return
+            error = DecodeError(f"{_LINE}: {why}", "id", _LINE)
+            if connection is not None and (verdict == "foreign" or (verdict == "open" and self._was_named(card.id))):
+                self._distrust(connection, error)
+            self._note_failure(row, error, options)
+        elif connection is None:
+            self._confirm(row, card)
+        elif verdict == "open":
+            self._believe(self._order.add(UnprovenResponse(options.response_number, row, card), connection))
+        else:
+            self._believe(self._order.prove(connection, options.response_number))
+            self._confirm(row, card)
+
+    def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:
+        """Return True if a card that a response names is another row's or an older one. Claim it if the response is proven."""
+        if card_id in self._reconciler.unaccounted:
+            return True
+        if is_proven and not row.is_probe:
+            return not self._ledger.claim(card_id)
+        return card_id in self._order.card_ids or self._ledger.knows(card_id)
+
+    def _was_named(self, card_id: str) -> bool:
+        """Return True if a response to another row has named a card."""
+        return card_id in self._order.card_ids or card_id in self._ledger.seen
+
+    def _believe(self, responses: Iterable[UnprovenResponse]) -> None:
+        """Take responses for those to their rows."""
+        for _, row, card in responses:
+            row.is_unproven = False
+            if card is None:
+                continue
+            if self._is_another_s(row, card.id, is_proven=True):
+                row.named = card.id
+                why = f"{_LINE}: the response names a card which is another row's or an older one"
+                self._note_failure(row, DecodeError(why, "id", _LINE))
+            else:
+                self._confirm(row, card)
+
+    def _distrust(self, connection: UsedConnection, error: BoardClientError) -> None:
+        """Close a connection that is out of step. Its rows since the last one that is proven are in doubt."""
+        for _, row, card in self._order.distrust(connection):
+            row.is_unproven = False
+            if card is not None or row.state == "refused":
+                if card is None:
+                    self._refused.remove(row)
+                self._doubt(row, error)
+        if not connection.distrust():
+            self.halt(_waited(error, "its connection can't be told from others and closed"))
+
+    def _doubt(self, row: Row, error: BoardClientError) -> None:
+        """Note that the response to a row was perhaps another's."""
+        row.error, row.sends = error, row.sends + 1
+        self._lost_at = row.doubted_at = self._loop.time()
+        self._happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
+
+    def _confirm(self, row: Row, card: Card) -> None:
+        """Note the card of a row."""
         if self._hold.is_disturbed or self._refused:
             self._note_accepted(row)
         if self._reads_board:
@@ -322,10 +383,10 @@ class Engine:
         if was_outage and not self._hold.lets_through():
             return  # it was sent before the outage, and says nothing about its end
         self._hold.note_success()
-        while self._refused and (was_outage or self._refused[0].sent_as < row.sent_as):
+        while self._refused and (was_outage or (self._refused[0].sent_as < row.sent_as and not self._refused[0].is_unproven)):
             self._happen(self._refused.popleft(), "outage is over" if was_outage else "accepted another")
 
-    def _note_failure(self, row: Row, failure: BoardClientError) -> None:
+    def _note_failure(self, row: Row, failure: BoardClientError, options: CallOptions | None = None) -> None:
         """Note the failure of a row's request."""
         self._tally.add_attempts(failure.attempts)
         event = event_of(failure, row.sends + 1, row.refusals + 1)
@@ -352,6 +413,9 @@ class Engine:
             else:
                 row.error = failure
         self._happen(row, event, pause=pause or 0.0)
+        if options is not None and options.connection is not None:  # a later response may show that it was to another request
+            row.is_unproven = row.state == "refused"
+            self._believe(self._order.add(UnprovenResponse(options.response_number, row, None), options.connection))
         self._note_change()
 
     def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
@@ -464,10 +528,11 @@ class Engine:
                 raise
             finally:
                 self._busy -= 1
+                self._order.sending.discard(row)
             if failure is None:
-                self._note_created(row, card, options.history)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
+                self._note_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
             else:
-                self._note_failure(row, failure)
+                self._note_failure(row, failure, options)
                 failure = None  # its traceback holds this frame
             if self._hold.reason is not None:
                 self._hold.release()
@@ -503,6 +568,7 @@ class Engine:
             self._ledger.release(row)
         self._requests += 1
         row.sent_as = self._requests
+        self._order.sending.add(row)
 
     # --- the conductor
 
@@ -554,10 +620,12 @@ class Engine:
         while True:
             if not self._is_quiet:
                 await self._wait_for_change()
+            elif not self._order.is_empty:
+                await self._release_responses()
             elif self._to_send_again:
                 await self._admit_refused()
-            elif self._refused_before:
-                await self._check_refused_before()
+            elif self._to_check:
+                await self._check_refused()
             elif self._refused:  # nothing is left to send that could show whose fault the refusals were
                 self._happen(self._refused.popleft(), "accepted another")
             elif len(self._failed) >= _MOST_REFUSED:
@@ -585,6 +653,18 @@ class Engine:
         if reads_at_end or self._failed:
             await self._audit()
 
+    async def _release_responses(self) -> None:
+        """Believe responses that nothing has proven, since no more will come soon, unless their cards do not exist."""
+        gone: set[str] = set()
+        for card_id in sorted(self._order.card_ids) if self._reads_board else ():
+            if await self._board.is_gone(card_id):
+                gone.add(card_id)
+        for response in self._order.release():
+            if response.card is not None and response.card.id in gone:
+                self._doubt(response.row, DecodeError(f"{_LINE}: the response names a card that does not exist", "id", _LINE))
+            else:
+                self._believe([response])
+
     async def _audit(self) -> None:
         """Read the board, and end the rows that have failed: a service may have done what it refused."""
         self._begin_phase("reading the board", "the board is read for the audit")
@@ -598,9 +678,9 @@ class Engine:
             self._note_finding(finding)
         await self._remove_probes(is_patient=True)  # those of an earlier run that only a listing shows
 
-    async def _check_refused_before(self) -> None:
-        """Read the board before rows are sent again that an earlier run saw refused: a service may have done what it refused."""
-        rows, self._refused_before = self._refused_before, []
+    async def _check_refused(self) -> None:
+        """Read the board before refused rows are sent again: a service may have done what it refused."""
+        rows, self._to_check = self._to_check, []
         findings = [RowFinding(row) for row in rows]
         if self._reads_board:
             self._begin_phase("reading the board", "the board is read before refused rows are sent again")
@@ -609,7 +689,7 @@ class Engine:
             except BoardClientError as error:
                 if ends_run(error):
                     raise
-                why = f"{_LINE}: it was refused before, and is not sent again while the board can't be read: {error.message}"
+                why = f"{_LINE}: it was refused, and is not sent again while the board can't be read: {error.message}"
                 findings = []
                 for row in rows:
                     self._happen(row, "unsendable", error=BoardClientError(why))
@@ -618,16 +698,19 @@ class Engine:
             if finding.card is None and finding.error is None:
                 self._to_send_again.append(finding.row)
             else:
-                finding.row.is_earlier = True
+                finding.row.is_earlier = finding.row.state == "new"
                 self._note_finding(finding)
 
     async def _admit_refused(self) -> None:
-        """Let some of the rows that an earlier run saw refused be sent."""
+        """Let some of the rows that were refused be sent again."""
         rows, self._to_send_again = self._to_send_again[: self._ahead], self._to_send_again[self._ahead :]
         await self._ledger.log_refused(rows)
         for row in rows:
-            row.detail = None
-            self._admit(row)
+            row.detail, row.error = None, None
+            if row.state == "new":
+                self._admit(row)
+            else:
+                self._happen(row, "admitted")
         self._dispatch()
 
     async def _reconcile(self) -> None:
@@ -739,10 +822,12 @@ class Engine:
 
     def _end_lives(self, why: str) -> None:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
+        self._believe(self._order.release())
         for timer in self._paused.values():
             timer.cancel()
         places = (self._ready, self._paused, self._refused, self._failed, self._doubted, self._open_rows)
         rows = [*chain(*places, self._kept_back.values())]
+        rows += [row for row in (*self._to_check, *self._to_send_again) if row.state == "refused"]  # "new" ones stay as they are
         for place in (*places, self._kept_back):
             place.clear()
         for row in rows:
@@ -757,7 +842,7 @@ class Engine:
     @property
     def _are_refused_first(self) -> bool:
         """Whether no more rows are taken from the input before those are sent that an earlier run saw refused."""
-        return len(self._refused_before) >= _MOST_REFUSED or bool(self._to_send_again)
+        return len(self._to_check) >= _MOST_REFUSED or bool(self._to_send_again)
 
     @property
     def _is_quiet(self) -> bool:

@@ -41,7 +41,7 @@ Event: TypeAlias = Literal[
 ]  # fmt: skip
 
 Reaction: TypeAlias = Literal[
-    "nothing", "queue", "queue first", "keep back", "pause", "set aside", "withdraw",
+    "nothing", "queue", "queue first", "keep back", "pause", "set aside", "check", "withdraw",
     "created", "already", "found", "failed", "unknown",
 ]  # fmt: skip
 """What the engine does about an event. The last five are results."""
@@ -66,7 +66,6 @@ _EVERY_LIFE: Final[Life] = {
     ("sent", "refused"): ("refused", "set aside"),
     # whose fault a refusal is
     ("refused", "taken"): ("sent", "nothing"),
-    ("refused", "outage is over"): ("ready", "queue first"),
     # a stop
     ("new", "stopped"): ("ended", "withdraw"),
     ("ready", "stopped"): ("ended", "withdraw"),
@@ -76,6 +75,7 @@ _BELIEVED: Final[Life] = {
     ("sent", "waited too long"): ("ended", "failed"),
     ("sent", "refused too often"): ("ended", "failed"),
     ("refused", "accepted another"): ("ended", "failed"),
+    ("refused", "outage is over"): ("ready", "queue first"),
 }
 """Refusals where the board is not read."""
 _DOUBTS: Final[Mapping[Unknown, Life]] = {
@@ -84,6 +84,7 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("ended", "unknown"),
         ("sent", "lost"): ("ended", "unknown"),
+        ("refused", "lost"): ("ended", "unknown"),
         ("sent", "lost too often"): ("ended", "unknown"),
     },
     "resend": {
@@ -91,6 +92,7 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("again", "queue"),
         ("sent", "lost"): ("again", "pause"),
+        ("refused", "lost"): ("again", "pause"),
         ("again", "taken"): ("resent", "nothing"),
         ("again", "stopped"): ("ended", "unknown"),
         ("resent", "given back"): ("again", "queue first"),
@@ -113,11 +115,17 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("sent", "waited too long"): ("failed", "set aside"),
         ("sent", "refused too often"): ("failed", "set aside"),
         ("refused", "accepted another"): ("failed", "set aside"),
+        ("refused", "outage is over"): ("refused", "check"),
+        ("refused", "admitted"): ("ready", "keep back"),
+        ("refused", "found"): ("ended", "found"),
+        ("refused", "undecided"): ("ended", "unknown"),
+        ("refused", "unsendable"): ("ended", "failed"),
         ("failed", "found"): ("ended", "found"),
         ("failed", "absent"): ("ended", "failed"),
         ("failed", "undecided"): ("ended", "unknown"),
         ("failed", "stopped"): ("ended", "failed"),
         ("sent", "lost"): ("doubted", "set aside"),
+        ("refused", "lost"): ("doubted", "set aside"),
         ("sent", "lost too often"): ("doubted", "set aside"),
         ("doubted", "stopped"): ("ended", "unknown"),
         ("open", "given up"): ("ended", "unknown"),
@@ -180,6 +188,8 @@ class Row:
     """The number of its last request among those of the run."""
     sends = 0
     """How often this run has sent it without learning what became of it."""
+    is_unproven = False
+    """Whether the response that refused it may be that to another request."""
     refusals = 0
     """How often it was refused."""
     put_off = 0

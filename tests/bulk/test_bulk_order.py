@@ -1,0 +1,230 @@
+"""A connection that is out of step: one response too many, after which each later one is read for the next row."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from boardclient import ApiError, AsyncSession, CardDraft, CardResult, DecodeError, StaticCredentials
+from boardclient.bulk import _order
+
+STRAYS: dict[str, bytes] = {
+    "foreign": b'HTTP/1.1 200 OK\r\nContent-Length: 35\r\n\r\n{"id":"x","name":"of others" ,"a":1}',
+    "400": b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\n{}",
+    "408": b"HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n",
+    "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+    "repeated": b"",
+}
+
+
+def response(status: int, body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(data), data)
+
+
+@attrs.define(eq=False)
+class Service:
+    """A service that keeps its connections, and sends one response too many once: from then on, each request gets the one before.
+
+    A late response is the same to a client: it is read for the next request, whose own response is read for the one after.
+    """
+
+    stray: str = "repeated"
+    after: int = 0
+    """After which creation. 0 for no stray response."""
+    refused: set[str] = attrs.field(factory=set)
+    """The descriptions of the rows that are refused."""
+    show: Callable[[str], str] = str
+    cards: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    sent: Counter[str] = attrs.field(factory=Counter)
+    connections: int = 0
+    _port: int = 0
+
+    @contextlib.asynccontextmanager
+    async def session(self, **options: Any) -> AsyncIterator[AsyncSession]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with (
+            server,
+            AsyncSession(StaticCredentials(token="t", key="k"), base_url=base_url, retry=None, **options) as session,
+        ):
+            yield session
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        owed: bytes | None = None
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError), contextlib.closing(writer):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = next((int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length:")), 0)
+                body = await reader.readexactly(length)
+                out = self._respond(head.split(" ")[:2], body)
+                writer.write(out if owed is None else owed)
+                owed = None if owed is None else out
+                if head.startswith("post") and self.sent.total() == self.after:
+                    owed = STRAYS[self.stray] or out
+
+    def _respond(self, line: list[str], body: bytes) -> bytes:
+        method, path = line[0], line[1].partition("?")[0]
+        if method == "post":
+            fields = json.loads(body)
+            self.sent[fields["desc"]] += 1
+            if fields["desc"] in self.refused:
+                return response(400, {})
+            card_id = f"c{len(self.cards)}"
+            card = {"id": card_id, "name": fields["name"], "desc": fields["desc"], "idList": "one"}
+            self.cards[card_id] = card
+            return response(200, {**card, "name": self.show(card["name"])})
+        if path.endswith("/lists"):
+            return response(200, [{"id": "one", "name": "one", "closed": False}])
+        shown = [{**card, "name": self.show(card["name"])} for card in self.cards.values()]
+        if path.endswith("/cards"):
+            return response(200, shown)
+        found = [card for card in shown if card["id"] == path.rpartition("/")[2]]
+        return response(200, found[0]) if found else response(404, {})
+
+
+NAMES: dict[str, Callable[[int], str]] = {
+    "own": lambda row: f"card {row}",
+    "four each": lambda row: f"card {row // 4}",
+    "one": lambda row: "card",
+}
+
+
+def rows(names: str = "own", number: int = 40) -> list[CardDraft]:
+    return [CardDraft(NAMES[names](row), "one", desc=f"text {row}", reference=f"{row}") for row in range(number)]
+
+
+async def run(service: Service, drafts: list[CardDraft], session: AsyncSession, **options: Any) -> tuple[list[CardResult], Any]:
+    given: dict[str, Any] = {"board_id": "b", "settle": 0.0, "concurrency": 1, **options}
+    async with session.cards.create_many(drafts, **given) as opened:
+        results = [result async for result in opened]
+    return results, opened.report
+
+
+def check(service: Service, results: list[CardResult]) -> None:
+    """Check that what is reported is so, and that no row has two cards."""
+    for result in results:
+        made = [card for card in service.cards.values() if card["desc"].strip() == result.draft.desc]
+        assert len(made) <= 1
+        if result.state in {"created", "already"}:
+            assert result.card is not None
+            assert [card["id"] for card in made] == [result.card.id], result
+        elif result.state == "failed":
+            assert not made, result
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 32])
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("stray", STRAYS)
+async def test_one_response_too_many_makes_no_result_wrong(stray: str, names: str, concurrency: int, tmp_path: Path) -> None:
+    """Neither do refused rows, equal names and parallel connections; the next runs create what is not there, once."""
+    service = Service(stray, after=9, refused={f"text {row}" for row in (3, 11, 12, 20, 33)})
+    async with service.session() as session:
+        for _ in range(3):
+            results, _ = await run(service, rows(names), session, concurrency=concurrency, journal=tmp_path / "journal")
+            check(service, results)
+            service.refused = set()
+    assert len(results) == 40
+    assert {result.state for result in results} <= {"already", "unknown"}
+    assert sum(result.state == "unknown" for result in results) <= 1
+
+
+@pytest.mark.parametrize("unknown", ["report", "resend"])
+@pytest.mark.parametrize("stray", ["400", "repeated", "foreign"])
+async def test_without_a_board_the_rows_since_the_last_proof_are_in_doubt(stray: str, unknown: str) -> None:
+    """None of them is created with another's card, or failed though its card exists. "resend" sends them again."""
+    service = Service(stray, after=9, refused={"text 3", "text 20"})
+    async with service.session() as session:
+        results, report = await run(service, rows(), session, board_id=None, unknown=unknown, settle=None)
+    assert report.failed == 2
+    if unknown == "report":
+        check(service, results)
+        assert 1 <= report.unknown <= 2
+        assert "names" in str(report.problems[-1].error) or "400" in str(report.problems[-1].error)
+        assert set(service.sent.values()) == {1}
+    else:
+        assert (report.unknown, report.created) == (0, 38)
+        assert sorted(service.sent.values())[-2:] in ([1, 2], [2, 2])
+    assert service.connections == 2
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_a_service_that_changes_names_proves_nothing_by_them(concurrency: int) -> None:
+    """A changed name that equals another row's makes no row wrong, nor one in doubt; nor does the connection close."""
+    service = Service(show=lambda name: f"card {int(name.split()[1]) + 1}")
+    async with service.session() as session:
+        results, report = await run(service, rows(), session, concurrency=concurrency)
+    check(service, results)
+    assert (report.created, report.unknown) == (40, 0)
+    assert service.connections == concurrency
+
+
+async def test_names_that_only_some_rows_keep_are_no_proof_of_another(tmp_path: Path) -> None:
+    """The service cuts long names off. Each row has its card, and no connection is closed."""
+    service = Service(show=lambda name: name[:6], refused={"text 7"})
+    async with service.session() as session:
+        results, report = await run(service, rows(), session)
+    check(service, results)
+    assert (report.created, report.failed, service.connections) == (39, 1, 1)
+
+
+async def test_a_repeated_identifier_shows_it_where_names_are_changed(tmp_path: Path) -> None:
+    """Only few rows before it are in doubt."""
+    service = Service("repeated", after=20, show=str.upper)
+    async with service.session() as session:
+        results, report = await run(service, rows(), session, marker=True)
+    assert all(result.card is None or service.cards[result.card.id]["name"] == result.draft.name for result in results)
+    assert report.failed == 0
+    assert report.created + report.unknown == 40
+    assert report.audit.recovered == 9
+
+
+async def test_rows_have_results_before_the_run_ends_where_names_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only few responses wait for a proof, for each connection and in total."""
+    monkeypatch.setattr(_order, "_MOST_CONNECTIONS", 1)
+    service, seen = Service(show=str.upper), list[int]()
+    async with service.session() as session, session.cards.create_many(rows(), concurrency=4) as opened:
+        async for _ in opened:
+            seen.append(service.sent.total())
+    assert len(seen) == 40
+    assert seen[0] < 20
+    assert opened.report.created == 40
+
+
+async def test_a_response_that_nothing_proves_is_no_result_if_its_card_does_not_exist() -> None:
+    """The stray response was the last one to be read over its connection, so that no later one can show it."""
+    service = Service("foreign", after=9)
+    async with service.session() as session:
+        results, report = await run(service, rows(number=10), session)
+    check(service, results)
+    assert (report.created, report.audit.recovered, report.audit.is_sound) == (10, 1, True)
+
+
+async def test_a_lent_session_whose_connections_can_t_be_told_apart_ends_the_run() -> None:
+    """Nothing can close the connection, so nothing more is sent over it."""
+    import aiohttp
+
+    service = Service("repeated", after=9)
+    async with aiohttp.ClientSession() as http, service.session(http=http) as session:
+        with pytest.raises((DecodeError, ApiError), match="can't be told from others"):
+            await run(service, rows(), session, board_id=None, settle=None)
+    assert service.sent.total() < 15
+
+
+async def test_leaving_a_run_gives_each_row_a_result_that_waits_for_a_proof(tmp_path: Path) -> None:
+    """A row that is left with an unproven response was created, as its response says."""
+    service = Service(show=str.upper)
+    options: dict[str, Any] = {"concurrency": 1, "board_id": "b", "settle": 0.0}
+    async with service.session() as session, session.cards.create_many(iter(rows()), **options) as opened:
+        await anext(opened)
+        opened.stop()
+        await opened.wait()
+    assert opened.report.created == len(service.cards)
+    assert opened.report.unknown == 0
