@@ -326,6 +326,7 @@ class PartLedger(DurableLedger):
         self._pending: dict[int, State] = {}
         self._probed: dict[int, str | None] = {}
         self._logged = {*logged}
+        self._states.update(dict.fromkeys(logged, LOGGED))
         self._number = 1 if logged else 0
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None

@@ -56,6 +56,8 @@ _AT_ONCE: Final = 2
 """How many rows of its own the closing part sends while rows are in doubt. A worker that is killed then leaves them in doubt, and
 others are needed."""
 _POLL_SECONDS: Final = 0.5
+_LEASE_OF_ONE: Final = 10.0
+"""How long the card of a reference belongs to a process that was killed, in seconds: a host waits for the next call."""
 _FEW: Final = 32
 """A run with so many rows has a worker for each."""
 
@@ -252,10 +254,10 @@ async def create_once(
         if (job.name, options) not in worker.opened:
             await enter_job(worker.database, job, options)
             worker.opened.add((job.name, options))
-        _, (result,) = await run_batch(job, reference, [draft], pipeline)
+        _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
         if result.state == "unknown":
             await reconcile_by(job, pipeline, probe=probe)
-            _, (result,) = await run_batch(job, reference, [draft], pipeline)
+            _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         raise result.error
@@ -559,6 +561,7 @@ async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[A
     values: dict[str, Any] = {"job": job, "part": last.c.part + 1, "key": key, "digest": digest, "rows": rows, "epoch": 1}
     values |= {"first": last.c.first + last.c.size, "size": len(drafts), "owner": task.owner}
     values |= {"lease_until": clock + task.lease, "began_at": clock}
+    values["in_doubt"] = len(drafts) if len(drafts) <= BATCH else 0  # those that are logged below
     columns = [value if isinstance(value, sa.ColumnElement) else sa.literal(value) for value in values.values()]
     takes_batches = sa.exists().where(jobs.c.job == job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
     source = sa.select(*columns).where(last.c.job == job, takes_batches).order_by(last.c.part.desc()).limit(1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -119,6 +122,35 @@ async def test_a_batch_whose_worker_was_cancelled_is_resumed(world: World) -> No
     settled = await reconcile(job, session=world.session, probe=True)
     assert (settled.created, settled.unknown) == (100, 0)
     assert await world.names() == Counter(f"card {n}" for n in range(100))
+
+
+_KILLED = """
+import asyncio, sys
+from boardclient import AsyncSession, CardDraft
+from boardclient.distributed import import_batch, open_job
+
+async def main(board_id, ledger, list_id):
+    async with AsyncSession.from_env() as session:
+        job = await open_job(board_id, ledger, settle=0.2)
+        await import_batch(job, "first", [CardDraft("card", list_id)], session=session, lease=1.0)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_batch_whose_worker_was_killed_is_in_doubt_until_its_card_is_found(world: World) -> None:
+    """The service has created the card and not responded yet when the process is killed."""
+    world.service.faults.add(faults.hang(commit=True), "cards.create", times=1)
+    arguments = [world.board_id, world.ledger, world.list_id]
+    worker = subprocess.Popen([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, **world.service.environment})
+    await world.service.received("cards.create")
+    worker.kill()
+    worker.wait()
+    job = await world.open()
+    assert counts(await world.deliver(job, "first", [CardDraft("card", world.list_id)], lease=1.0)) == (0, 0, 0, 1)
+    found = await reconcile(job, session=world.session)
+    assert (counts(found), found.audit is not None and found.audit.recovered) == ((1, 0, 0, 0), 1)
+    assert await world.names() == Counter({"card": 1})
 
 
 async def test_reconciling_completes_what_a_worker_has_left(world: World) -> None:
