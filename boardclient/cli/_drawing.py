@@ -26,6 +26,7 @@ _FRAME = 6
 _BAR_SECONDS = 0.1
 _SLOW = 10.0
 """Cards per second, below which tenths are shown."""
+_NOT_KNOWN = "-:--:--"
 _LINE_SECONDS = 10.0
 """How often a run without a terminal prints a line."""
 
@@ -147,7 +148,7 @@ class ProgressView:
                 self._bar.update(self._task, description=shown, completed=progress.done, pace=_pace_of(progress))
         elif now - self._printed_at >= _LINE_SECONDS or (phase.startswith("waiting") and phase != self._printed):
             self._printed_at, self._printed = now, phase
-            note(f"{phase}: {progress.done:,} of {self._total:,}, {_pace_of(progress)}")
+            note(f"{phase}: {progress.done:,} of {self._total:,}, {_pace_of(progress)}".replace(f", {_NOT_KNOWN} left", ""))
 
 
 def _pace_of(progress: BulkProgress) -> str:
@@ -161,5 +162,5 @@ def _pace_of(progress: BulkProgress) -> str:
 
 
 def _pace(rate: float, seconds: float | None) -> str:
-    left = "-:--:--" if seconds is None else timedelta(seconds=round(seconds))
+    left = _NOT_KNOWN if seconds is None else timedelta(seconds=round(seconds))
     return f"{rate:,.{0 if rate >= _SLOW or not rate else 1}f}/s, {left} left"

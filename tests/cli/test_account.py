@@ -482,9 +482,10 @@ def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: 
         assert (code, err.count("\n")) == (2, 1)
         assert "mend it, or delete it" in err
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
-    code, _, err = bare_cli("whoami")
-    assert code == 4
-    assert "mend it, or delete it" in err
+    for command, exit_code in (("whoami", 4), ("board name b B", 2)):
+        code, _, err = bare_cli(*command.split())
+        assert code == exit_code
+        assert "mend it, or delete it" in err
     assert (folder / "profiles.json").read_text() == text
 
 

@@ -21,11 +21,12 @@ _HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydanti
 _HEAVY += ("boardclient.credentials", "boardclient.errors", "boardclient.models", "csv", "pathlib", "sqlite3", "tempfile")
 _PROBE = f"""
 import sys
+before = set(sys.modules)  # those of a measurement of coverage
 from boardclient.cli import main
 try:
     main()
 finally:
-    print(sorted(set({_HEAVY!r}) & set(sys.modules)), file=sys.stderr)
+    print(sorted(set({_HEAVY!r}) & set(sys.modules) - before), file=sys.stderr)
 """
 _COMPLETE = {"_BOARDCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": "boardclient b", "COMP_CWORD": "1"}
 
@@ -120,13 +121,15 @@ def test_a_slow_reader_of_a_pipe_that_does_not_wait_gets_all(large_board, argv: 
 
 
 @pytest.mark.parametrize("argv", [argv for argv, _ in _WRITERS[:-1]])
-def test_a_disk_that_fills_up_ends_a_command_with_words(large_board, tmp_path: Path, argv: list[str]) -> None:
+def test_a_disk_that_fills_up_ends_a_command_with_words(large_board, tmp_path: Path, monkeypatch, argv: list[str]) -> None:
     """A limit of 64 KiB for a file stands for the disk."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 
     command = [part.format(**large_board) for part in argv]
+    for name in [name for name in os.environ if name.startswith("COVERAGE")]:  # whose file would be cut as well
+        monkeypatch.delenv(name)
     with (tmp_path / "out").open("wb") as out, start(command, stdout=out, preexec_fn=limit) as process:
         assert (process.wait(), process.stderr.read()) == (
             1,
@@ -315,7 +318,8 @@ def test_a_time_zone_needs_data_unless_it_is_utc(cli, board, monkeypatch) -> Non
     """A small container has none."""
     import zoneinfo
 
-    monkeypatch.setitem(sys.modules, "tzdata", None)
+    for name in ["tzdata", *(name for name in sys.modules if name.startswith("tzdata."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     zoneinfo.ZoneInfo.clear_cache()
     zoneinfo.reset_tzpath(to=())
     try:
@@ -326,3 +330,24 @@ def test_a_time_zone_needs_data_unless_it_is_utc(cli, board, monkeypatch) -> Non
         zoneinfo.reset_tzpath()
     assert code == 2
     assert "this machine has no time zone data but UTC: pip install tzdata" in err
+
+
+def test_the_stream_that_writes_all_is_still_the_same_file(bare_cli, tmp_path: Path, monkeypatch) -> None:
+    """Programs that ask for the descriptor, such as a prompt, get it."""
+    with (tmp_path / "out").open("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert bare_cli("--version").code == 0
+        assert sys.stdout.fileno() == stdout.fileno()
+        assert not sys.stdout.isatty()
+    assert (tmp_path / "out").read_text().count("\n") == 1
+
+
+class _Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_reader_that_closes_the_pipe_of_a_command_ends_it_silently(cli, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", _Closed())
+    code, _, err = cli("whoami")
+    assert (code, err) == (1, "")

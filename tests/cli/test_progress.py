@@ -15,9 +15,9 @@ import pytest
 from boardclient.testing import BoardService
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize(("width", "lost", "code"), [(60, 20, 0), (80, 40, 3), (200, 20, 0)])
 def test_rate_and_remaining_time_are_shown_from_the_beginning(
-    board_service: BoardService, board, tmp_path: Path, monkeypatch, width: int
+    board_service: BoardService, board, tmp_path: Path, monkeypatch, width: int, lost: int, code: int
 ) -> None:
     """However narrow the terminal is, no number is cut."""
     (tmp_path / "cards.csv").write_text("name,list\n" + "A,To Do\n" * 40)
@@ -26,7 +26,7 @@ def test_rate_and_remaining_time_are_shown_from_the_beginning(
     monkeypatch.delenv("COLUMNS")
     env = {**os.environ, "TERM": "xterm", **board_service.environment}
     command = [sys.executable, "-m", "boardclient", "import", "cards.csv", "--board", board.board]
-    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create", call=20)
+    board_service.faults.add(board_service.faults.drop(), "cards.create", call=lost)
     with subprocess.Popen([*command, "--settle", "0"], cwd=tmp_path, env=env, stderr=end, stdout=subprocess.DEVNULL) as process:
         os.close(end)
         drawn = b""
@@ -36,8 +36,9 @@ def test_rate_and_remaining_time_are_shown_from_the_beginning(
             except OSError:  # the other end is closed
                 break
     os.close(terminal)
-    assert process.returncode == 0
+    assert process.returncode == code
     bars = [line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())) if line.strip()]
+    assert any("left, 1 unknown" in line for line in bars) == (code == 3)
     first = next(line for line in bars if "reading the board" in line)
     assert first.endswith(" 0/40 0/s, -:--:-- left")
     assert all(re.search(r" \d+/40 [\d,.]+/s, (\d:\d\d:\d\d|-:--:--) left", line) for line in bars if "/40" in line)
