@@ -54,8 +54,7 @@ def shown_by_default(name: str) -> logging.Logger:
     Where logging is configured, it does what that says.
     """
     logger = logging.getLogger(name)
-    if not any(isinstance(one, _LastResort) for one in logger.handlers):
-        logger.addHandler(_LastResort(logger))
+    logger.addHandler(_LastResort(logger))
     return logger
 
 
