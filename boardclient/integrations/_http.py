@@ -238,15 +238,15 @@ class Problem:
         """Return a page for a navigation, and a problem document for any other request."""
         kind, body = "application/problem+json", json.dumps(self.document)
         if request.wants_page:
-            kind, body = "text/html; charset=utf-8", self._page()
+            kind, body = "text/html; charset=utf-8", self._page(sends=request.method not in _SAFE_METHODS)
         content = body.encode()
         fixed = (("Content-Type", kind), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT)
         return OutgoingResponse(self.status, (*fixed, *self.headers, ("Content-Length", str(len(content)))), content)
 
-    def _page(self) -> str:
+    def _page(self, *, sends: bool) -> str:
         document = {name: html.escape(str(value)) for name, value in self.document.items()}
         lines = [f"<p>{document['detail'][:1].upper()}{document['detail'][1:]}.</p>"]
-        if document.get("effect") in {Effect.UNKNOWN.value, Effect.DONE.value}:
+        if sends and document.get("effect") in {Effect.UNKNOWN.value, Effect.DONE.value}:
             lines.append("<p>What you sent may have been done: look before you send it again.</p>")
         if "login_url" in document:
             lines.append(f'<p><a href="{document["login_url"]}">Sign in</a></p>')

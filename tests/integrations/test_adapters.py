@@ -141,12 +141,14 @@ async def test_people_get_pages_and_programs_documents(consenting: BoardService,
         await browser.sign_in(consenting.members[0].id)
         unknown = await browser.open("/card?card_id=nowhere")
         consenting.faults.add(faults.drop(), "cards.get")
-        lost = await browser.open("/card?card_id=<b>")
+        lost = await browser.open("/card?card_id=<b>", "POST")
+        unread = await browser.open("/card?card_id=a")
         forged = await browser.fetch("/logout", "POST", {**PAGE, "Sec-Fetch-Site": "cross-site"})
     for reply, status, words in (
         (foreign, 400, '<p>The sign-in was not begun in this browser.</p>\n<p><a href="/login">Sign in</a></p>'),
         (unknown, 404, "<p>It does not exist, or is not accessible.</p>"),
         (lost, 502, "<p>The board service can&#x27;t be reached.</p>\n<p>What you sent may have been done: look before"),
+        (unread, 502, "<p>The board service can&#x27;t be reached.</p>\n</body>"),
         (forged, 403, "<p>A page of another origin sent this request.</p>"),
     ):
         assert (reply.status, reply.header("Content-Type")) == (status, "text/html; charset=utf-8")
