@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -37,6 +38,7 @@ from boardclient.models import JsonValue
 
 T = TypeVar("T")
 
+_END_OF_CALENDAR: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 BODY_KEPT_BYTES: Final = 64 * 2**10
 """How much of a response's body an error keeps."""
 _EXCERPT_BYTES: Final = 200
@@ -195,7 +197,10 @@ def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiErr
         "; ".join(filter(None, (meaning.words, wait, meaning.advice))),
         excerpt(response),
     ]
-    return meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
+    error = meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
+    if asked is not None and meaning.is_overload:
+        error.retry_at = moment_in(asked, now)
+    return error
 
 
 def excerpt(response: RawResponse) -> str:
@@ -204,6 +209,11 @@ def excerpt(response: RawResponse) -> str:
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip()[:_KIND_LENGTH]
     named = f"{ascii(kind)[1:-1]}: " if kind and "json" not in kind.lower() else ""
     return f"{named}{ascii(text)[1:-1]}" if text else ""
+
+
+def moment_in(seconds: float, now: float | None = None) -> datetime:
+    """Return the date-time in so many seconds, or the end of the calendar if it is later."""
+    return datetime.fromtimestamp(min((time.time() if now is None else now) + seconds, _END_OF_CALENDAR), UTC)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -23,7 +23,7 @@ from boardclient import _operations as operations
 from boardclient._guards import GuardedLimiter, wait_to_end
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import add_words, ends_run, is_throttling
+from boardclient._responses import add_words, ends_run, is_throttling, moment_in
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
@@ -33,7 +33,7 @@ from boardclient.bulk._order import Response as UnprovenResponse
 from boardclient.bulk._order import ResponseOrder, Verdict
 from boardclient.bulk._probes import MOST_PROBES, Probes
 from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
-from boardclient.bulk._results import Results, ResultState, Snapshot, Tally, moment_in
+from boardclient.bulk._results import Results, ResultState, Snapshot, Tally
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
 from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
@@ -195,6 +195,10 @@ class Engine:
         """What the run does now."""
         waiting_for: WaitReason | None = self._hold.reason
         held_seconds = self._turns.held_seconds
+        if held_seconds is None and self._paused and not (self._busy or self._ready):
+            # All that is left was refused with 429. Rows of unknown effect that are sent again are in another state.
+            due = [timer.when() for row, timer in self._paused.items() if row.state == "ready"]
+            held_seconds = min(due) - self._loop.time() if due else None
         in_doubt = len(self._doubted) + len(self._open_rows)
         if waiting_for is None and in_doubt and self._tally.phase != "creating":
             waiting_for = "settling"

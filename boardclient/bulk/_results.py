@@ -7,12 +7,12 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import attrs
 
-from boardclient._responses import status_of
+from boardclient._responses import moment_in, status_of
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkPhase, BulkProgress, WaitReason
 from boardclient.models import Card, CardDraft, html_table
@@ -21,7 +21,6 @@ ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 Listener: TypeAlias = Callable[[BulkProgress], object]
 
-_END_OF_CALENDAR: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _SHOWN_PROBLEMS: Final = 3
 _PROBLEMS_IN_TABLE: Final = 20
 _MOST_PROBLEMS: Final = 1000
@@ -331,8 +330,3 @@ class Tally:
             waiting_for=now.waiting_for,
             wait_ends_at=moment_in(now.held_seconds or 0.0) if is_held else self._phase_ends_at,
         )
-
-
-def moment_in(seconds: float) -> datetime:
-    """Return the date-time in so many seconds, or the end of the calendar if it is later."""
-    return datetime.fromtimestamp(min(time.time() + seconds, _END_OF_CALENDAR), UTC)

@@ -22,6 +22,7 @@ import attrs
 from boardclient._activities import PARENT, Activity, followers
 from boardclient._guards import Overtaken, supplied
 from boardclient._redaction import raises_without_frames, without_frames
+from boardclient._responses import moment_in
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._exchange import AuthorizationRequest, OAuthClientConfig
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
@@ -154,6 +155,7 @@ class TokenState:
                 seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
                 self._failures += 1
             self._failure, self._cooling_until = failure, self._clock() + seconds
+            failure.retry_at = moment_in(seconds) if seconds else None
             return seconds
 
     @property

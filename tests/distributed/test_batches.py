@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError
+from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
 from boardclient.distributed import Job, drain, import_batch, open_job, plan, reconcile, report, status
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
@@ -245,6 +247,56 @@ async def test_a_batch_of_one_row_costs_six_statements_and_one_request(world: Wo
     assert len(world.service.calls) == requests + 1
 
 
+# --- patience
+
+
+def seconds_until(error: BaseException) -> float:
+    assert isinstance(error, BoardClientError)
+    assert error.retry_at is not None
+    return (error.retry_at - datetime.now(UTC)).total_seconds()
+
+
+async def test_a_pause_that_is_too_long_gives_the_batch_back(world: World) -> None:
+    """The error says when to come again, and the next call needs not wait for a lease."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.status(429, headers={"Retry-After": "120"}), "cards.create", call=range(2, 20))
+    with pytest.raises(BoardClientError, match="the part is given back") as caught:
+        await world.deliver(job, "a", rows, concurrency=1, patience=1.0, lease=300.0)
+    assert 60 < seconds_until(caught.value) <= 125
+    assert {part.key: (part.state, part.done) for part in await status(job)}["a"] == ("open", 1)
+    world.service.faults.clear()
+    world.session = world.session.with_options(limiter=Pace())  # the shared one still waits
+    assert counts(await world.deliver(job, "a", rows, lease=300.0)) == (2, 1, 0, 0)
+
+
+async def test_an_outage_that_is_too_long_gives_the_batch_back(world: World) -> None:
+    """When it ends is not known, and rows in doubt are the ledger's."""
+    job, rows = await world.open(), world.drafts(30)
+    world.service.faults.add(faults.status(500), "cards.create", call=range(5, 1000))
+    with pytest.raises(BoardClientError, match="the part is given back") as caught:
+        await world.deliver(job, "a", rows, concurrency=2, patience=0.3, lease=300.0)
+    assert caught.value.retry_at is None
+    world.service.faults.clear()
+    again = await world.deliver(job, "a", rows, lease=300.0)
+    assert again.unknown > 0
+    assert (await reconcile(job, session=world.session, probe=True)).created == 30
+    assert await world.names() == Counter(f"card {n}" for n in range(30))
+
+
+async def test_a_batch_that_another_worker_has_for_too_long(world: World) -> None:
+    """The error says when its lease ends."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.hang(), "cards.create", call=1)
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=1, lease=300.0))
+    while not world.sent:
+        await asyncio.sleep(0)
+    with pytest.raises(JournalError, match="another worker has part 0") as caught:
+        await world.deliver(job, "a", rows, patience=0.0)
+    assert 200 < seconds_until(caught.value) <= 300
+    running.cancel()
+    await asyncio.wait({running})
+
+
 # --- one card
 
 
@@ -350,3 +402,63 @@ async def test_a_list_that_is_not_found_is_not_sent_again(world: World) -> None:
         await world.session.lists.create("Later", board_id=world.board_id, **options)
     assert await lists(world) == ["To Do"]
     assert len(world.service.calls_of("lists.create")) == 3
+
+
+# --- campaigns
+
+
+@attrs.define
+class Campaign:
+    """An engine whose workers deliver all batches, each in an order of its own, and are killed."""
+
+    world: World
+    keys: int
+    rows: int
+    workers: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.keys * self.rows
+
+    def start(self) -> None:
+        world = self.world
+        line = [sys.executable, str(Path(__file__).with_name("batch_worker.py")), world.board_id, world.list_id, world.ledger]
+        line += [str(self.keys), str(self.rows), str(len(self.workers))]
+        self.workers.append(subprocess.Popen(line, env={**os.environ, **world.service.environment}))
+
+    async def run(self, count: int, kills: int) -> None:
+        """Keep a number of workers until one has delivered all batches, and kill some at even distances of progress."""
+        marks = [self.total * (n + 1) // (kills + 2) for n in range(kills)]
+        try:
+            async with asyncio.timeout(240):
+                while not any(worker.poll() == 0 for worker in self.workers):
+                    alive = [worker for worker in self.workers if worker.poll() is None]
+                    if marks and self.world.sent >= marks[0]:
+                        alive.pop(marks.pop(0) % len(alive)).kill()
+                    for _ in range(count - len(alive)):
+                        self.start()
+                    await asyncio.sleep(0.05)
+        finally:
+            for worker in self.workers:
+                worker.kill()
+                worker.wait()
+
+
+async def test_batches_that_are_delivered_by_workers_which_are_killed(world: World) -> None:
+    """Responses are lost before and after the card was made: no row is lost and none has two cards, and the ledger knows all."""
+    engine = Campaign(world, keys=12, rows=8)
+    world.service.latency = 0.01
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])
+    world.service.faults.add(faults.drop(), "cards.create", call=[30, 75])
+    await engine.run(3, kills=3)
+    job = await world.open(settle=0.5)
+    first = await reconcile(job, session=world.session)
+    names = await world.names()
+    assert [name for name, count in names.items() if count > 1] == []
+    assert first.audit is not None
+    assert (first.created, first.failed, first.unknown) == (len(names), 0, engine.total - len(names))
+    assert (first.audit.unexpected, first.audit.duplicated, first.audit.lost) == ((), (), 0)
+    settled = await reconcile(job, session=world.session, probe=True)
+    assert counts(settled) == (engine.total, 0, 0, 0)
+    assert await world.names() == Counter(f"card {key}-{n}" for key in range(12) for n in range(8))
+    assert sum(part.done for part in await status(job)) == engine.total
