@@ -254,19 +254,28 @@ class RunBoard:
         """Return True if a card may be on the board, in a list that is open."""
         gone = []
         for card_id in card_ids:
-            if await self.is_gone(card_id):
+            if await self._is_gone(card_id):
                 gone.append(card_id)
             elif card_id not in self._moved:
                 return True
         if gone:
             await self.read_lists()  # a proxy may respond with 404 to everything for a while
         for card_id in gone:
-            if not await self.is_gone(card_id):
+            if not await self._is_gone(card_id):
                 return True
             self._deleted.add(card_id)
         return False
 
-    async def is_gone(self, card_id: str) -> bool:
+    async def has_card(self, card_id: str) -> bool:
+        """Return True if a card can be read: the response names it."""
+        try:
+            return (await self._read(operations.READ_CARD.request(card_id), _itself)).id == card_id
+        except BoardClientError as error:
+            if ends_run(error):
+                raise
+            return False
+
+    async def _is_gone(self, card_id: str) -> bool:
         """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""
         try:
             card = await self._read(operations.READ_CARD.request(card_id), _itself)

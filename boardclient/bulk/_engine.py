@@ -659,15 +659,11 @@ class Engine:
 
     async def _release_responses(self) -> None:
         """Believe responses that nothing has proven, since no more will come soon, unless their cards do not exist."""
-        gone: set[str] = set()
-        for card_id in sorted(self._order.card_ids) if self._reads_board else ():
-            if await self._board.is_gone(card_id):
-                gone.add(card_id)
-        for response in self._order.release():
-            if response.card is not None and response.card.id in gone:
-                self._doubt(response.row, DecodeError(f"{_LINE}: the response names a card that does not exist", "id", _LINE))
-            else:
-                self._believe([response])
+        card_ids = sorted(self._order.card_ids) if self._reads_board and self._order.has_proof else []
+        gone = {card_id for card_id in card_ids if not await self._board.has_card(card_id)}
+        for connection in self._order.connections_of(gone):
+            self._distrust(connection, DecodeError(f"{_LINE}: the response names a card that can't be read", "id", _LINE))
+        self._believe(self._order.release())
 
     async def _audit(self) -> None:
         """Read the board, and end the rows that have failed: a service may have done what it refused."""

@@ -59,14 +59,15 @@ class ResponseOrder:
         self.card_ids: set[str] = set()
         """The cards that responses name which are not proven."""
         self._description = description
-        self._has_proof = False
+        self.has_proof = False
+        """Whether the service has shown the name of a row as it got it."""
         self._since: dict[UsedConnection, _Since] = {}
 
     def judge(self, row: Row, card: Card, connection: UsedConnection) -> Verdict:
         """Return what the response to a row is, by what it shows of its card."""
         since = self._since.get(connection)
         if since is None and card.name == row.draft.name:  # as nearly always
-            self._has_proof = True
+            self.has_proof = True
             return "proven"
         if since is not None and since.is_out_of_step:
             return "foreign"
@@ -75,13 +76,13 @@ class ResponseOrder:
         others = [response.row for response in responses if response.row is not row]
         alike = [other for other in others if normal(other.draft.name) == shown]
         if shown != normal(row.draft.name):
-            is_other = alike or (self._has_proof and any(normal(other.draft.name) == shown for other in self.sending))
+            is_other = alike or (self.has_proof and any(normal(other.draft.name) == shown for other in self.sending))
             return "foreign" if is_other else "open"
         if alike:
             desc, descs = normal(card.desc or ""), {normal(self._description(other) or "") for other in alike}
             if desc in descs:
                 return "open" if desc == normal(self._description(row) or "") else "foreign"
-        self._has_proof = True
+        self.has_proof = True
         return "proven"
 
     def add(self, response: Response, connection: UsedConnection) -> Iterator[Response]:
@@ -90,7 +91,7 @@ class ResponseOrder:
         since.responses.append(response)
         if response.card is not None:
             self.card_ids.add(response.card.id)
-        if len(since.responses) > (_MOST_OPEN if self._has_proof else _MOST_OPEN_AT_FIRST):
+        if len(since.responses) > (_MOST_OPEN if self.has_proof else _MOST_OPEN_AT_FIRST):
             yield self._released(since.responses.pop(0))
         if len(self._since) > _MOST_CONNECTIONS:
             yield from map(self._released, self._since.pop(next(iter(self._since))).responses)
@@ -109,6 +110,14 @@ class ResponseOrder:
         since = self._since.setdefault(connection, _Since())
         responses, since.responses, since.is_out_of_step = since.responses, [], True
         yield from map(self._released, responses)
+
+    def connections_of(self, card_ids: set[str]) -> list[UsedConnection]:
+        """Return the connections of the responses that are kept and name one of these cards."""
+        return [
+            connection
+            for connection, since in self._since.items()
+            if any(response.card is not None and response.card.id in card_ids for response in since.responses)
+        ]
 
     def release(self) -> Iterator[Response]:
         """Yield all responses that are kept, since no more will come soon. They are believed."""

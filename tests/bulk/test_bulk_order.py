@@ -11,16 +11,10 @@ from typing import Any
 import attrs
 import pytest
 
-from boardclient import ApiError, AsyncSession, CardDraft, CardResult, DecodeError, StaticCredentials
+from boardclient import ApiError, AsyncSession, AuthenticationError, Card, CardDraft, CardResult, DecodeError, StaticCredentials
+from boardclient._transport._values import UsedConnection
 from boardclient.bulk import _order
-
-STRAYS: dict[str, bytes] = {
-    "foreign": b'HTTP/1.1 200 OK\r\nContent-Length: 35\r\n\r\n{"id":"x","name":"of others" ,"a":1}',
-    "400": b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\n{}",
-    "408": b"HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n",
-    "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
-    "repeated": b"",
-}
+from boardclient.bulk._life import Row
 
 
 def response(status: int, body: Any) -> bytes:
@@ -28,7 +22,16 @@ def response(status: int, body: Any) -> bytes:
     return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(data), data)
 
 
-@attrs.define(eq=False)
+STRAYS: dict[str, bytes] = {
+    "foreign": response(200, {"id": "x", "name": "of others"}),
+    "400": response(400, {}),
+    "408": response(408, {}),
+    "page": response(200, "a page"),
+    "repeated": b"",
+}
+
+
+@attrs.define(eq=False, slots=False)
 class Service:
     """A service that keeps its connections, and sends one response too many once: from then on, each request gets the one before.
 
@@ -205,6 +208,59 @@ async def test_a_response_that_nothing_proves_is_no_result_if_its_card_does_not_
         results, report = await run(service, rows(number=10), session)
     check(service, results)
     assert (report.created, report.audit.recovered, report.audit.is_sound) == (10, 1, True)
+
+
+@pytest.mark.parametrize("status", [404, 401])
+async def test_a_card_that_can_t_be_read_makes_the_rows_of_its_connection_doubtful(status: int) -> None:
+    """The name of the last row is cut off, so that nothing proves its response. Refused credentials end the run."""
+    service = Service(show=lambda name: name[:6])
+    answer = service._respond
+    service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- reads of one card fail
+        response(status, {}) if "/cards/" in line[1] else answer(line, body)
+    )
+    async with service.session() as session:
+        if status == 401:
+            with pytest.raises(AuthenticationError):
+                await run(service, rows(number=13), session)
+            return
+        results, report = await run(service, rows(number=13), session)
+    check(service, results)
+    assert (report.created, report.unknown) == (10, 3)
+
+
+async def test_a_card_that_the_response_of_its_own_row_names_is_no_earlier_row_s() -> None:
+    """The response to the earlier one shows another name, so that it waits for a proof, which is the other's."""
+    service, shown = Service(), list[str]()
+
+    def show(name: str) -> str:
+        shown.append(name)
+        return "renamed" if name == "card 3" and shown.count(name) == 1 else name
+
+    service.show = show
+    answer = service._respond
+
+    def lie(line: list[str], body: bytes) -> bytes:
+        out = answer(line, body)
+        return out.replace(b'"c3"', b'"c4"') if b"renamed" in out else out
+
+    service._respond = lie  # type: ignore[method-assign]  # -- the response to row 3 names the next card
+    async with service.session() as session:
+        results, report = await run(service, rows(number=8), session)
+    check(service, results)
+    assert (report.created, report.unknown) == (8, 0)
+
+
+async def test_a_response_that_is_read_late_is_believed_no_more() -> None:
+    """Tasks may resume in another order than that of the responses."""
+    order, connection = _order.ResponseOrder(lambda row: row.draft.desc), UsedConnection()
+    first, second, third = [Row(index, CardDraft(f"card {index}", "one")) for index in range(3)]
+    assert order.judge(first, Card("c0", "card 0"), connection) == "proven"
+    assert [*order.add(_order.Response(3, third, Card("c2", "other")), connection)] == []
+    assert [*order.prove(connection, 2)] == []
+    assert order.judge(second, Card("c1", "card 2"), connection) == "foreign"
+    assert [response.row for response in order.distrust(connection)] == [third]
+    assert order.judge(second, Card("c1", "card 1"), connection) == "foreign"
+    assert order.is_empty
 
 
 async def test_a_lent_session_whose_connections_can_t_be_told_apart_ends_the_run() -> None:
