@@ -358,9 +358,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     except click.Abort:  # an interrupt while nothing ran that could be cancelled
         note("boardclient: ended by SIGINT")
         code = 130
-    except BrokenPipeError:  # its reader has what it wants, such as `head`
-        pass
-    except OSError as error:  # such as a full disk
+    except OSError as error:  # such as a full disk; a pipe that its reader has closed is click's affair
         from boardclient._environment import reason_of
 
         place = "" if error.filename is None else f"{error.filename}: "
