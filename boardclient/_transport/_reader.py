@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -32,6 +33,7 @@ class Owner(Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what comes without a request."""
 
+    @abstractmethod
     def unread_bytes(self) -> Iterator[bytes]:
         """Read what the system still holds when the connection has failed."""
 

@@ -45,7 +45,7 @@ async def test_callers_that_make_call_after_call_share_connections(open_pool: An
 
         async def caller(name: bytes) -> None:
             for _ in range(10):
-                assert isinstance(await send(pool, "POST", url, name), RawResponse)
+                assert isinstance(await send(pool, "POST", f"{url}/1/x", name), RawResponse)
 
         async with asyncio.timeout(60):
             await asyncio.gather(*map(caller, [b"0", b"1", b"2", b"3"]))
@@ -67,7 +67,7 @@ async def test_a_connection_that_can_not_be_opened_resumes_the_next_request(open
         pool = open_pool()
         failing = [send(pool, "POST", "http://127.0.0.1:1/1/x", b"{}") for _ in range(3)]
         async with asyncio.timeout(60):
-            outcomes = await asyncio.gather(*failing, send(pool, "POST", url, b"{}"))
+            outcomes = await asyncio.gather(*failing, send(pool, "POST", f"{url}/1/x", b"{}"))
         assert [isinstance(outcome, RawResponse) for outcome in outcomes] == [False, False, False, True]
 
 
@@ -93,7 +93,7 @@ async def test_trace_configs_are_notified_of_the_wait(raw_server: Any, monkeypat
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", traced)
     async with raw_server.run(Server()) as url, asyncio.timeout(60):
         pool = Pool(Settings(max_connections=1))
-        await asyncio.gather(*[send(pool, "POST", url, b"{}") for _ in range(2)])
+        await asyncio.gather(*[send(pool, "POST", f"{url}/1/x", b"{}") for _ in range(2)])
         await pool.aclose()
     assert noted == ["begins", "ends"]
 
