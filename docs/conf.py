@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,21 @@ version = release = version_of("boardclient")
 
 extensions = [
     "myst_parser",
+    "notfound.extension",
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
 ]
-exclude_patterns = ["drawings", "examples", "inventories"]
+exclude_patterns = ["drawings", "examples", "inventories", "static"]
 html_theme = "furo"
 html_title = f"boardclient {version}"
 html_extra_path = ["llms.txt"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_favicon = "static/icon.svg"
+notfound_urls_prefix = "/"
+copybutton_exclude = ".linenos, .gp, .go"
 html_show_sphinx = False
 html_copy_source = False
 pygments_dark_style = "github-dark"
@@ -31,11 +39,17 @@ intersphinx_mapping = {
     "python": ("https://docs.python.org/3", "inventories/python.inv"),
     "aiohttp": ("https://docs.aiohttp.org/en/stable", "inventories/aiohttp.inv"),
     "attrs": ("https://www.attrs.org/en/stable", "inventories/attrs.inv"),
-    "tenacity": ("https://tenacity.readthedocs.io/en/stable", "inventories/tenacity.inv"),
+    "tenacity": (
+        "https://tenacity.readthedocs.io/en/stable",
+        "inventories/tenacity.inv",
+    ),
 }
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+myst_html_meta = {
+    "description": "An asynchronous Python client for boards, lists and cards: safe retries, one token renewal, bulk creation."
+}
 
 default_role = "code"
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -57,6 +71,10 @@ _JSON_IN_FULL = re.compile(
     r"(bool \| int \| float \| str \| list\[JsonValue\] \| dict\[str, JsonValue\] \| None)"
     r"|dict\[str, Json\] \| list\[Json\] \| str \| int \| float \| bool \| None"
 )
+_HIDDEN = re.compile(r"\b(extra_\w+): [^,()]+ = None(, )?")
+_PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
+_VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
+_FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
 _LINK = re.compile(r"\[([^\]`]+)\]\((https?://[^)]+)\)")
 
 
@@ -66,13 +84,21 @@ def drawing_of(block: str) -> Path:
 
 
 def _with_drawings(app: Any, page: str, source: list[str]) -> None:
-    """Show drawings in place of Mermaid blocks, which a browser would draw with a program from another site."""
+    """Show drawings in place of Mermaid blocks, which a browser would draw with a program from another site.
+
+    A number and its factor in a table stay on one line.
+    """
 
     def drawn(block: re.Match[str]) -> str:
         path = drawing_of(block[1])
-        return f"![](/drawings/{path.name})" if path.exists() else f"```text\n{block[1]}```"
+        if not path.exists():
+            return f"```text\n{block[1]}```"
+        width = _VIEW_BOX.search(path.read_text(encoding="utf-8"))
+        # Text is 16 px in the drawing's own size, so it has 12 here. A drawing that is wider than the column scrolls.
+        pixels = round(float(width[1]) * 0.75) if width else 600
+        return f":::{{container}} drawing\n```{{image}} /drawings/{path.name}\n:width: {pixels}px\n```\n:::"
 
-    source[0] = MERMAID.sub(drawn, source[0])
+    source[0] = _FACTOR.sub("\\1\N{NO-BREAK SPACE}(\\2\N{NO-BREAK SPACE}\u00d7)", MERMAID.sub(drawn, source[0]))
 
 
 def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -86,15 +112,31 @@ def _from_markdown(app: Any, what: str, name: str, obj: object, options: object,
     lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
 
 
-def _in_short(app: Any, what: str, name: str, obj: Any, options: object, signature: str | None, returns: str | None) -> Any:
-    """Name the defaults of attrs classes and the recursive type of JSON, which Sphinx would spell out."""
+def _in_short(
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> Any:
+    """Name the defaults of attrs classes and the recursive type of JSON, and show no private names."""
+    if what == "class" and signature and "Pipeline" in signature:
+        signature = ""  # applications get such objects from a session, and make none
 
     def default(match: re.Match[str]) -> str:
         value = attrs.fields_dict(obj)[match[1]].default
         return "..." if callable(value) else repr(value)
 
+    def public(name: re.Match[str]) -> str:
+        return f"= {getattr(sys.modules[obj.__module__], name[1], '...')!r}"
+
     def short(text: str | None) -> str | None:
-        text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "{}")
+        text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "{}").replace("| _Unset ", "").replace(
+            "= UNSET", "= ..."
+        )
+        text = text and _PRIVATE_DEFAULT.sub(public, _HIDDEN.sub("", text)).replace(", )", ")").replace("_Middleware", "Callable")
         while text and _JSON_IN_FULL.search(text):
             text = _JSON_IN_FULL.sub(lambda match: "JsonValue" if match[1] else "Json", text)
         return text

@@ -38,7 +38,7 @@ def main() -> None:
         for path, block in blocks.items():
             if not path.exists():
                 svg = page.evaluate("async block => (await mermaid.render('drawing', block)).svg", block)
-                svg = re.sub(r"(\.\d)\d+", r"\1", svg.replace('style="', 'style="background: white; ', 1))
+                svg = re.sub(r"(\.\d)\d+", r"\1", svg)
                 path.write_text(svg + "\n", encoding="utf-8")
 
 
