@@ -47,6 +47,10 @@ class Effect(enum.Enum):
     DONE = "done"
     """The service carried out the request, but its response could not be used."""
 
+    def __str__(self) -> str:
+        """Return the word that documents and log records use."""
+        return str(self.value)
+
     @classmethod
     def worst(cls, effects: Iterable[Effect]) -> Effect:
         """Return the worst of the effects, NOT_SENT if there are none."""

@@ -177,7 +177,7 @@ class Card(_Model):
 @_lazy_extra
 @attrs.frozen
 class Member(_Model):
-    """The authenticated member (interface 2.5). Other fields are not documented, and are in `extra`."""
+    """The authenticated member (interface 2.5). Other fields, such as a name, are not documented: `extra` has them."""
 
     id: str | None = None
     extra: Extra = _extra()

@@ -225,3 +225,8 @@ def test_a_copy_has_notes_of_its_own(is_pickled_otherwise: bool, monkeypatch: py
     other = copy.copy(error)
     other.add_note("of one")
     assert (error.__notes__, other.__notes__) == (["of all"], ["of all", "of one"])
+
+
+def test_a_printed_effect_is_the_word_of_documents_and_logs() -> None:
+    """`print(error.effect)` shows "not sent", "rejected", "unknown" or "done"."""
+    assert [str(effect) for effect in Effect] == ["not sent", "rejected", "unknown", "done"]

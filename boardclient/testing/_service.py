@@ -261,7 +261,8 @@ async def playground(service: BoardService | None = None) -> AsyncIterator[Playg
     """Run an embedded service and open a session that uses it, both for one block.
 
     ```python
-    async with playground() as (service, session):
+    async with playground() as play:
+        session = play.session
         board = await session.boards.create("Roadmap", default_lists=True)
         print(board.name)
     ```
