@@ -71,7 +71,7 @@ _JSON_IN_FULL = re.compile(
     r"(bool \| int \| float \| str \| list\[JsonValue\] \| dict\[str, JsonValue\] \| None)"
     r"|dict\[str, Json\] \| list\[Json\] \| str \| int \| float \| bool \| None"
 )
-_HIDDEN = re.compile(r"\b(extra_\w+): [^,()]+ = None(, )?")
+_HIDDEN = re.compile(r"\bextra_\w+: .*? = None(, )?")
 _PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
@@ -136,7 +136,8 @@ def _in_short(
         text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "{}").replace("| _Unset ", "").replace(
             "= UNSET", "= ..."
         )
-        text = text and _PRIVATE_DEFAULT.sub(public, _HIDDEN.sub("", text)).replace(", )", ")").replace("_Middleware", "Callable")
+        text = text and _PRIVATE_DEFAULT.sub(public, _HIDDEN.sub("", text)).replace("_Middleware", "Callable")
+        text = text and text.replace(", *, )", ")").replace(", )", ")")
         while text and _JSON_IN_FULL.search(text):
             text = _JSON_IN_FULL.sub(lambda match: "JsonValue" if match[1] else "Json", text)
         return text
