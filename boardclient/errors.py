@@ -133,12 +133,14 @@ class BoardClientError(Exception):
         repeatable: Whether a second request leaves the service in the same state as the first.
         suggested_status: The HTTP status with which a web application may respond.
         retry_at: From when on the same call makes sense again, aware. None if that is not known, or waiting does not help.
+        candidates: The identifiers of the cards that may be the one of a reference, if its effect stays unknown.
         shown_request: What the call sends, without its credentials. None if there was no request.
         call_id: The identifier of the call in events and logs.
     """
 
     suggested_status: int = 500
     retry_at: datetime | None = None
+    candidates: tuple[str, ...] = ()
     shown_request: ShownRequest | None = None
     call_id: str = ""
 

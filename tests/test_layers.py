@@ -44,6 +44,7 @@ _OWNERS = {
     "sqlite3": {"bulk", "credentials", "distributed", "_database", "_profiles"},
     "tenacity": {"retry"},
     "fastapi": {"integrations"},
+    "mcp": {"integrations"},
     "litestar": {"integrations"},
     "quart": {"integrations"},
     "starlette": {"integrations"},
@@ -140,7 +141,7 @@ def test_planted_violation_is_caught(module: str, source: str) -> None:
 
 
 _OTHER_NUMBERS = {
-    "credentials": {400, 448, 502}, "cli": {400, 443, 500, 503}, "_profiles": {438, 448},
+    "credentials": {400, 448, 502}, "cli": {400, 443, 448, 500, 503}, "_profiles": {438, 448},
     "integrations": {401, 403, 404, 405, 443, 503}, "retry": {500},
     "web": {400},
 }  # fmt: skip

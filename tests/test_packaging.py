@@ -21,7 +21,7 @@ _CONTRACT = """AsyncSession Response
     InvalidIdentifierError JournalError Effect Attempt
     BulkRun BulkReport BulkProgress CardResult Pace"""
 _OPTIONAL = ("rich", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis", "cryptography", "itsdangerous")
-_OPTIONAL += ("fastapi", "starlette", "litestar", "quart", "httpx", "httpx2")
+_OPTIONAL += ("fastapi", "starlette", "litestar", "quart", "httpx", "httpx2", "mcp")
 
 
 _PROBE = """

@@ -41,6 +41,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("_export", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
+    "mcp": ("_mcp", "Serve the operations as tools for agents (MCP)."),
     "ledger": ("_journal", "Show or end an import by several workers."),
 }
 """The module of each command, and the line that the help of the program shows for it."""

@@ -256,8 +256,11 @@ async def create_once(
             worker.opened.add((job.name, options))
         _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
         if result.state == "unknown":
-            await reconcile_by(job, pipeline, probe=probe)
+            audit = (await reconcile_by(job, pipeline, probe=probe)).audit
             _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
+            if result.error is not None and audit is not None:
+                told = str(result.error)  # the audit is that of the whole job
+                result.error.candidates = tuple(card.id for card in audit.resembling if card.id in told)
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         raise result.error

@@ -334,6 +334,18 @@ async def test_a_card_that_can_not_be_proven_absent_is_not_sent_again(world: Wor
     assert (await world.names()) == Counter({"Fix the login": 1})
 
 
+async def test_the_error_of_a_card_that_may_exist_names_the_candidates(world: World) -> None:
+    """A person has removed the description with the marker before the board is read."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    creating = asyncio.create_task(world.create("Fix the login", "t1"))
+    await world.service.received("cards.create")
+    (card,) = world.service.rules.cards.values()
+    card.desc = "please today"
+    with pytest.raises(BoardClientError) as caught:
+        await creating
+    assert (caught.value.effect, caught.value.candidates) == (Effect.UNKNOWN, (card.id,))
+
+
 async def test_a_card_that_is_refused_is_sent_by_the_next_call(world: World) -> None:
     """Its error is the service's."""
     world.service.faults.add(faults.status(400), "cards.create", call=1)
