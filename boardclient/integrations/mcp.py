@@ -166,10 +166,7 @@ class _Tools:
         fields: list[Field] | None = None,
         limit: int = _MOST_CARDS,
     ) -> Result:
-        """Read the cards of a board.
-
-        With list_id only those of a list, with text only those whose names hold it.
-        """
+        """Read the cards of a board, those of one list and with a text in their names."""
         cards = [
             card
             for card in await self._session.boards.cards(board_id)
