@@ -176,8 +176,8 @@ async def run(settings: Settings, command: tuple[str, ...]) -> None:
 
     found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
     environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
-    for number in signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}:
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored stays so in the program
+    ignored = signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ignored}  # what Python ignores stays so in the program
     if os.name == "nt":  # pragma: no cover -- Windows, where what replaces a process is not waited for
         import subprocess
 
@@ -185,6 +185,8 @@ async def run(settings: Settings, command: tuple[str, ...]) -> None:
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
     except OSError as error:
+        for number, handler in before.items():  # this process goes on
+            signal.signal(number, handler)
         note(f"boardclient: error: can't run {command[0]}: {error.strerror}")
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
 

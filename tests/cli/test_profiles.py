@@ -269,8 +269,10 @@ def test_a_signal_that_ends_the_program_is_passed_on(signed_in, number: signal.S
     ("program", "code", "words"), [("no-such-program", 127, "No such file"), ("/etc/passwd", 126, "Permission denied")]
 )
 def test_a_program_that_can_t_be_run_is_named(cli, signed_in, program: str, code: int, words: str) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)]
     done = cli("run", program)
     assert done.code == code
+    assert [signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)] == handlers
     assert done.err.startswith(f"boardclient: error: can't run {program}: {words}")
 
 
