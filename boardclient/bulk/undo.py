@@ -68,6 +68,8 @@ class Undo:
         self.unchanged: list[str] = []
         self.kept: list[KeptCard] = []
         self.gone: list[str] = []
+        self.has_begun = False
+        """Whether a deletion was begun: it may be done, although `deleted` does not have it."""
         self.deleted: list[str] = []
         self.failed: dict[str, Exception] = {}
         self._pipeline = pipeline
@@ -185,6 +187,7 @@ class Undo:
 
     async def _delete(self, file: JournalFile, card_id: str) -> None:
         """Delete a card, as long as no other process may have got the journal."""
+        self.has_begun = True
         try:
             await self._pipeline.call(operations.DELETE_CARD.request(card_id), CallOptions(may_send=file.is_held))
         except NotFoundError:

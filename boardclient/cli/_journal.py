@@ -204,7 +204,7 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
     try:
         await work.run()
     except JournalError as error:
-        if not work.deleted:
+        if not work.has_begun:
             raise
         raise CommandError(str(error)) from None
     finally:

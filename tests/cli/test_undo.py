@@ -197,9 +197,9 @@ def test_an_undo_that_loses_its_journal_says_what_it_has_deleted(cli, board_serv
     board_service.faults.add(ThenItIsMoved(), operation, call=after)
     code, out, err = cli("undo", journal_of(imported), "--yes", "--json")
     deleted = json.loads(out)["deleted"]
-    assert (code, deleted > 0, len(board_service.rules.cards) <= 6 - deleted) == (
-        (2, False, True) if after == 1 else (1, True, True)
-    )
+    assert code == (2 if after == 1 else 1)
+    assert len(board_service.rules.cards) <= (6 if after == 1 else 5)
+    assert len(board_service.rules.cards) <= 6 - deleted
     assert "was moved, removed or replaced" in err
 
 
