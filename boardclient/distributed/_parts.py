@@ -215,6 +215,7 @@ class Heartbeat:
         self._next = 0.0
         """When the thread looks again."""
         self._is_closed = False
+        self._ended = asyncio.Event()
         self._alive_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
@@ -228,7 +229,7 @@ class Heartbeat:
             if kept.due < self._next:
                 self._changed.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=asyncio.run, args=(self._beat(),), name="boardclient-lease", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="boardclient-lease", daemon=True)
             self._thread.start()
         if self._timer is None or kept.lease.seconds / 6 < self._timer.when() - self._loop.time():
             self._tick()
@@ -245,8 +246,9 @@ class Heartbeat:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+        if self._thread is not None:  # not joined by an executor, which takes nothing while the interpreter ends
+            await self._ended.wait()
+            self._thread.join()
 
     def _tick(self) -> None:
         if self._timer is not None:
@@ -268,6 +270,12 @@ class Heartbeat:
                 self._next = min((kept.due for kept in self._kept), default=math.inf)
                 self._changed.wait(min(self._next - now, threading.TIMEOUT_MAX))
         return None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._beat())
+        finally:
+            self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _beat(self) -> None:
         database = Database(self._where, is_known=True)

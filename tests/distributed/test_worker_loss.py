@@ -433,6 +433,18 @@ async def test_a_plain_function_says_what_to_await_where_a_loop_runs(board: Boar
     assert await board.cards() == Counter()
 
 
+async def test_a_program_of_plain_functions_ends_in_silence(board: Board) -> None:
+    """What the process has kept for its next part is closed when the interpreter ends."""
+    job = base64.b64encode(pickle.dumps(await board.plan(board.drafts(20), parts=1))).decode()
+    code = "import base64, pickle, sys; from boardclient.distributed import import_part_now as run\n"
+    code += "run(pickle.loads(base64.b64decode(sys.argv[1])), 0, concurrency=2)"
+    environment = {**os.environ, **board.service.environment}
+    line = [sys.executable, "-W", "error", "-c", code, job]
+    ended = await asyncio.to_thread(subprocess.run, line, env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert await board.cards() == Counter(f"card {n}" for n in range(20))
+
+
 async def test_the_heartbeat_of_a_loop_that_stands_still_renews_nothing(board: Board) -> None:
     """Another worker can take the part then."""
     job = await board.plan(board.drafts(20), parts=1)
