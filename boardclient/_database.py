@@ -106,12 +106,12 @@ class Database:
         self.clock: sa.ColumnElement[float] = sa.literal_column(
             "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float
         )
-        self.moment: sa.Select[tuple[float]] = sa.select(self.clock)
+        self.moment: sa.Select[Any] = sa.select(self.clock)
         """The statement that reads the clock within a change."""
         if not (is_durable or self.is_file):  # of this transaction alone: a pooler passes the connection on
             self.moment = self.moment.add_columns(sa.func.set_config("synchronous_commit", "off", True))
 
-    async def read(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    async def read(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
         """Return the rows of one statement, which keeps no other connection waiting.
 
         Raises:

@@ -404,9 +404,8 @@ class Engine:
             event = "waited too long" if pause is None else event
         elif event in {"lost", "lost too often"}:
             row.sends += 1
-            pause = _RESEND_SECONDS * 2 ** (row.sends - 1)
-            if self._options.unknown == "resend":
-                pause = max(pause, self._asked_pause(failure))
+            asked = self._asked_pause(failure) if self._options.unknown == "resend" else 0.0
+            pause = max(_RESEND_SECONDS * 2.0 ** (row.sends - 1), asked)
             self._lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
