@@ -183,7 +183,7 @@ class RunLock:
     """
 
     def __init__(self, journal: Path) -> None:
-        self.path = journal.with_name(f"{journal.name}-lock")
+        self.path: Path = journal.with_name(f"{journal.name}-lock")
         self._head = b""
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
@@ -270,7 +270,7 @@ class JournalFile:
         self.meta = meta
         self.connection = connection
         self.lock = lock
-        self.runs = meta.runs
+        self.runs: int = meta.runs
         """The number of the last run that may have opened it. With a later one, nothing is written any more."""
         self._opened = contextlib.ExitStack()
         self._fault: str | None = None

@@ -68,7 +68,7 @@ class Undo:
         self.unchanged: list[str] = []
         self.kept: list[KeptCard] = []
         self.gone: list[str] = []
-        self.has_begun = False
+        self.has_begun: bool = False
         """Whether a deletion was begun: it may be done, although `deleted` does not have it."""
         self.deleted: list[str] = []
         self.failed: dict[str, Exception] = {}
