@@ -185,7 +185,7 @@ async def run(settings: Settings, command: tuple[str, ...]) -> None:
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
     except OSError as error:
-        for number, handler in before.items():  # this process goes on
+        for number, handler in before.items():  # this process continues
             signal.signal(number, handler)
         note(f"boardclient: error: can't run {command[0]}: {error.strerror}")
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
