@@ -132,19 +132,20 @@ async def test_a_connection_that_has_input_before_the_request_gets_none(
         await open_connections(pool, url, 3)
         service.bodies.clear()
         calls = [asyncio.create_task(pool.send("POST", f"{url}/1/x", b"[%d]" % index, one)) for index, one in enumerate(progress)]
-        await begun(*calls)
-        for writer in service.writers:  # all have their connections, and the first may have been written
+        await begun(*calls)  # all have connections; on Python 3.12 and newer aiohttp has written already
+        unwritten = [call for call, one in zip(calls, progress, strict=True) if one.effect_under_way is Effect.NOT_SENT]
+        for writer in service.writers:
             if sent is None:
                 writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
             else:
                 writer.write(sent)
-        outcomes = await asyncio.gather(*calls[1:])
+        outcomes = await asyncio.gather(*unwritten)
         await asyncio.gather(*calls, return_exceptions=True)
         await pool.aclose()
     for outcome in outcomes:
         assert isinstance(outcome, TransportFailure)
         assert (outcome.phase, outcome.effect) == ("connect", Effect.NOT_SENT)
-    assert service.bodies in ([], [b"[0]"])
+    assert len(service.bodies) <= len(calls) - len(unwritten)
 
 
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
