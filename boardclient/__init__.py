@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boardclient._responses import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-    from boardclient.credentials._exchange import AuthorizationRequest
+    from boardclient.credentials._client import AuthorizationRequest
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
     from boardclient.credentials._stores import (
@@ -106,7 +106,7 @@ _HOMES = {
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._exchange": ("AuthorizationRequest",),
+    "credentials._client": ("AuthorizationRequest",),
     "credentials._stores": (
         "EncryptedTokenStore",
         "LeaseRecord",

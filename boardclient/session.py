@@ -15,7 +15,7 @@ from boardclient import retry as _retry
 from boardclient._activities import observers_of
 from boardclient._environment import optional, required
 from boardclient._operations import Parameter, build_request
-from boardclient._pipeline._core import SessionCore, SessionStats
+from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._redaction import takes_secrets
 from boardclient._responses import Response
@@ -142,9 +142,9 @@ class AsyncSession:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
         followed_by = observers_of(observers)
-        core = SessionCore(base_url, settings, Pool(settings, http), timeout, limiter, followed_by)
+        exchange = SessionExchange(base_url, settings, Pool(settings, http), timeout, limiter, followed_by)
         self._pipeline = Pipeline(
-            core=core,
+            exchange=exchange,
             provider=credentials,
             policy=policy,
             timeout=timeout,
@@ -152,7 +152,7 @@ class AsyncSession:
             observers=followed_by,
             credentials_in=credentials_in,
         )
-        self._core, self._owns_core = core, True
+        self._exchange, self._owns_exchange = exchange, True
 
     @classmethod
     def from_env(cls, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> Self:
@@ -266,7 +266,7 @@ class AsyncSession:
 
     def _view(self, **changes: Any) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
-        view._core, view._owns_core = self._core, False
+        view._exchange, view._owns_exchange = self._exchange, False
         view._pipeline = attrs.evolve(self._pipeline, **changes)
         return view
 
@@ -304,7 +304,7 @@ class AsyncSession:
 
     def stats(self) -> SessionStats:
         """Return what the session and its views have done and are doing, in numbers."""
-        return self._core.stats()
+        return self._exchange.stats()
 
     async def ping(self) -> float:
         """Read the member record (interface 4.11), and return the seconds that took.
@@ -326,19 +326,19 @@ class AsyncSession:
     @property
     def exchange(self) -> Exchange:
         """What sends forms on the pool, for `OAuthCredentials` outside of a call."""
-        return self._core
+        return self._exchange
 
     def _discard(self) -> None:
         """Close a session that was never used, and has nothing to wait for."""
-        self._core.in_flight.close()
+        self._exchange.in_flight.close()
 
     async def aclose(self) -> None:
         """Close the session. Running calls and later ones raise `SessionClosedError`.
 
         It may be called several times. Closing a view has no effect.
         """
-        if self._owns_core:
-            await self._core.aclose()
+        if self._owns_exchange:
+            await self._exchange.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -349,8 +349,8 @@ class AsyncSession:
         await self.aclose()
 
     def __del__(self) -> None:
-        core = getattr(self, "_core", None)  # absent where __init__ refused its arguments
-        if core is not None and self._owns_core and not core.in_flight.is_closed:
+        exchange = getattr(self, "_exchange", None)  # absent where __init__ refused its arguments
+        if exchange is not None and self._owns_exchange and not exchange.in_flight.is_closed:
             warnings.warn(
                 "an AsyncSession was never closed: use `async with`, or await its aclose()",
                 ResourceWarning,
@@ -359,11 +359,11 @@ class AsyncSession:
             )
 
     def __repr__(self) -> str:
-        if getattr(self, "_core", None) is None:  # as in the frames of a constructor that refuses
+        if getattr(self, "_exchange", None) is None:  # as in the frames of a constructor that refuses
             return "<AsyncSession, not built>"
-        state = "closed" if self._core.in_flight.is_closed else "open"
-        view = "" if self._owns_core else " view"
-        return f"<AsyncSession{view} {state}, {len(self._core.in_flight)} calls in flight, {self._core.pool!r}>"
+        state = "closed" if self._exchange.in_flight.is_closed else "open"
+        view = "" if self._owns_exchange else " view"
+        return f"<AsyncSession{view} {state}, {len(self._exchange.in_flight)} calls in flight, {self._exchange.pool!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")

@@ -25,8 +25,8 @@ from boardclient._cookies import SKEW_SECONDS, Cookies, Flow, SignedAccount, Sig
 from boardclient._environment import optional, required
 from boardclient._guards import Outcome, begin_in_task, result_of, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient.credentials._client import ParseToken
 from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials
-from boardclient.credentials._exchange import ParseToken
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore, TokenStore

@@ -30,7 +30,7 @@ from boardclient._activities import (
 from boardclient._guards import GuardedLimiter
 from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions
-from boardclient._pipeline._core import ConnectionSlots, SessionCore, check_timeout
+from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
 from boardclient._responses import add_words, is_throttling
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
@@ -65,7 +65,7 @@ _HOW: Final = {operations.ADD_CARD.name: ", as board_id= does (docs/mistakes.md)
 class Pipeline:
     """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
 
-    core: SessionCore
+    exchange: SessionExchange
     provider: CredentialProvider
     policy: _retry.Policy | None
     timeout: float | None
@@ -75,11 +75,11 @@ class Pipeline:
 
     def __attrs_post_init__(self) -> None:
         check_timeout(self.timeout)
-        core, policy = self.core, self.policy
-        self.max_connections: int = core.pool.max_connections
-        self.slots: ConnectionSlots = core.slots
-        self._in_flight, self._root = core.in_flight, core.base_url
-        self._guarded_provider = GuardedProvider(self.provider, core)
+        exchange, policy = self.exchange, self.policy
+        self.max_connections: int = exchange.pool.max_connections
+        self.slots: ConnectionSlots = exchange.slots
+        self._in_flight, self._root = exchange.in_flight, exchange.base_url
+        self._guarded_provider = GuardedProvider(self.provider, exchange)
         self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
         self._note_success = _nothing if policy is None else policy.note_success
         self._sees_first = policy is not None and policy.sees_first_attempt
@@ -103,7 +103,7 @@ class Pipeline:
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continue(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
-                context.note_end(self.core.host)
+                context.note_end(self.exchange.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
         finally:
@@ -133,7 +133,7 @@ class Pipeline:
         raised.__traceback__ = frames  # before observers run: what they raise has it as its context
         if frames is None:
             raised.__context__ = None
-        error = context.note_end(self.core.host, raised) or raised
+        error = context.note_end(self.exchange.host, raised) or raised
         if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
             error = raised
         if isinstance(error, BoardClientError):
@@ -250,11 +250,13 @@ class Pipeline:
         headers = request.headers
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
-        response = await self.core.pool.send(operation.method, self._root + signed.target, signed.body, context, headers=headers)
+        response = await self.exchange.pool.send(
+            operation.method, self._root + signed.target, signed.body, context, headers=headers
+        )
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)
-            outcome = outcome_of(request, response, context.effect, time(), self.core.host)
+            outcome = outcome_of(request, response, context.effect, time(), self.exchange.host)
             return self._record(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
@@ -266,7 +268,7 @@ class Pipeline:
         except DecodeError as error:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
             shown = credentials.redact(response, *context.used)
-            return self._record(context, response, unreadable(request, error, shown, self.core.host))
+            return self._record(context, response, unreadable(request, error, shown, self.exchange.host))
         return self._record(context, response, value) if context.is_recorded else value
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
@@ -302,11 +304,11 @@ class Pipeline:
                 return renewed
             if renewed == rejected:
                 return outcome
-            if self.core.count_renewal(renewed) and (call := context.activity) is not None:
+            if self.exchange.count_renewal(renewed) and (call := context.activity) is not None:
                 from boardclient.events import CredentialsRenewed  # for calls that are followed
 
                 call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
-            self.core.replays += 1
+            self.exchange.replays += 1
             outcome = await self._attempt(request, context, renewed)
             if not isinstance(outcome, AuthenticationError):
                 return outcome
@@ -344,7 +346,7 @@ class Pipeline:
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
         context.note_pause(seconds)
         context.waits_for = "the pause before the next attempt"
-        self.core.retries += 1
+        self.exchange.retries += 1
         if (call := context.activity) is not None:
             from boardclient.events import RetryScheduled  # for calls that are followed
 

@@ -21,8 +21,8 @@ import attrs
 from boardclient._guards import run_in_task
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient._responses import add_words
+from boardclient.credentials._client import Authorize, OAuthClientConfig, ParseToken
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error
-from boardclient.credentials._exchange import Authorize, OAuthClientConfig, ParseToken
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import MemoryTokenStore, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, Effect

@@ -23,8 +23,8 @@ from boardclient._activities import PARENT, Activity, followers
 from boardclient._guards import Overtaken, supplied
 from boardclient._redaction import raises_without_frames, without_frames
 from boardclient._responses import moment_in
+from boardclient.credentials._client import AuthorizationRequest, OAuthClientConfig
 from boardclient.credentials._credentials import Credentials, Exchange
-from boardclient.credentials._exchange import AuthorizationRequest, OAuthClientConfig
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled

@@ -124,10 +124,10 @@ class _OpenTelemetry(Instrument):
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             sums: dict[str, float] = {}
-            for core in list(SOURCES) if self.is_on else ():
-                value = getattr(core.stats(), name)
+            for exchange in list(SOURCES) if self.is_on else ():
+                value = getattr(exchange.stats(), name)
                 if value is not None:
-                    sums[core.base_url] = sums.get(core.base_url, 0) + value
+                    sums[exchange.base_url] = sums.get(exchange.base_url, 0) + value
             return [Observation(value, _server(url)) for url, value in sums.items()]
 
         return observe

@@ -134,7 +134,7 @@ async def test_observers_see_failed_exchanges(service: BoardService, fault: Any,
     seen: list[Any] = []
     service.faults.add(fault, "token.exchange")
     async with service.session(observers=[seen.append]) as session:
-        form = session._core.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+        form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
         exchange = asyncio.ensure_future(form)
         while not service.calls:
             await asyncio.sleep(0)
@@ -152,7 +152,7 @@ async def test_observers_see_why_an_exchange_ended_early(service: BoardService) 
     seen: list[Any] = []
     service.faults.add(faults.hang(), "token.exchange")
     async with service.session(observers=[seen.append]) as session:
-        form = session._core.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+        form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
         exchange = asyncio.ensure_future(form)
         while not service.calls:
             await asyncio.sleep(0)

@@ -93,7 +93,7 @@ class ConnectionSlots(FifoSemaphore):
         """The largest number of requests that the open runs may have in flight together."""
 
 
-class SessionCore:
+class SessionExchange:
     """What a session and its views share: the pool and the calls in flight."""
 
     def __init__(
