@@ -16,6 +16,7 @@ import attrs
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+from waiting import until
 
 from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
 from boardclient.distributed import Job, drain, import_batch, open_job, plan, reconcile, report, status
@@ -113,8 +114,7 @@ async def test_a_batch_whose_worker_was_cancelled_is_resumed(world: World) -> No
     job, rows = await world.open(), world.drafts(100)
     world.service.faults.add(faults.hang(), "cards.create", call=range(20, 24))
     running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=4))
-    while world.sent < 23:
-        await asyncio.sleep(0)
+    await until(lambda: world.sent >= 23, running)
     running.cancel()
     await asyncio.wait({running})
     again = await world.deliver(job, "a", rows)
@@ -288,8 +288,7 @@ async def test_a_batch_that_another_worker_has_for_too_long(world: World) -> Non
     job, rows = await world.open(), world.drafts(3)
     world.service.faults.add(faults.hang(), "cards.create", call=1)
     running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=1, lease=300.0))
-    while not world.sent:
-        await asyncio.sleep(0)
+    await until(lambda: world.sent > 0, running)
     with pytest.raises(JournalError, match="another worker has part 0") as caught:
         await world.deliver(job, "a", rows, patience=0.0)
     assert 200 < seconds_until(caught.value) <= 300

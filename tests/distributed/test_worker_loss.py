@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 import sqlalchemy as sa
+from waiting import until
 
 from boardclient import (
     AsyncSession,
@@ -65,6 +66,11 @@ class Board:
     ledger: str
     board_id: str
     list_id: str
+
+    @property
+    def sent(self) -> int:
+        """How many cards the service was asked to create."""
+        return sum(call.operation == "cards.create" for call in self.service.calls)
 
     def drafts(self, count: int) -> list[CardDraft]:
         return [CardDraft(f"card {n}", self.list_id, desc="text", reference=f"r{n}") for n in range(count)]
@@ -300,8 +306,7 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     drafts = board.drafts(300)
     job = await board.plan(drafts, parts=2)
     running = asyncio.ensure_future(board.run(job, lease=0.6, concurrency=2))
-    while len(board.service.calls_of("cards.create")) < 20:
-        await asyncio.sleep(0)
+    await until(lambda: board.sent >= 20, running)
     assert {part.state for part in await status(board.ledger)} == {"held", "open"}
     await drain(board.ledger)
     await asyncio.wait_for(running, 20)
@@ -325,8 +330,7 @@ async def test_a_drained_job_begins_no_part(board: Board) -> None:
     board.service.faults.add(faults.hang(), "cards.create", call=1)
     first, others = (attrs.evolve(job, parts=numbers) for numbers in (job.parts[:1], job.parts[1:]))
     calls = {asyncio.ensure_future(board.run(first, lease=600.0)) for _ in range(2)}
-    while len(board.service.calls_of("cards.create")) < 10:
-        await asyncio.sleep(0)
+    await until(lambda: board.sent >= 10)
     await drain(job)
     await board.run(others)
     ended, running = await asyncio.wait(calls, timeout=60, return_when=asyncio.FIRST_COMPLETED)
@@ -344,9 +348,8 @@ async def test_few_rows_are_in_doubt_after_a_kill(board: Board) -> None:
     """Rows are logged 64 at a time, also if the workers are faster than the ledger."""
     job = await board.plan(board.drafts(1500), parts=1)
     board.service.faults.add(faults.hang(), "cards.create", call=range(1000, 1500))
-    running = asyncio.ensure_future(board.run(job, concurrency=32))
-    while len(board.service.calls_of("cards.create")) < 1020:
-        await asyncio.sleep(0)
+    running = asyncio.ensure_future(board.run(job, concurrency=32, lease=600.0))
+    await until(lambda: board.sent >= 1020, running)
     assert sum(part.in_doubt for part in await status(board.ledger)) <= 128
     running.cancel()
     await asyncio.wait({running})
@@ -407,8 +410,7 @@ async def test_a_worker_that_was_suspended_sends_nothing(
         session = session.with_credentials(Renewing(Credentials(service.token, service.key), suspend))
         session = session.with_options(retry=None)
     running = asyncio.ensure_future(board.run(job, session=session, lease=1.0, concurrency=1))
-    while not is_renewing and len(service.calls_of("cards.create")) < 5:
-        await asyncio.sleep(0)
+    await until(lambda: is_renewing or board.sent >= 5, running)
     sent = sum(call.status == 200 for call in service.calls_of("cards.create"))
     suspend()
     await asyncio.wait_for(running, 60)
@@ -578,8 +580,7 @@ async def test_a_token_that_expires_every_300_requests(board: Board) -> None:
 
     running = asyncio.gather(*(work(part) for part in job.parts))
     for expiries in (1, 2):
-        while len(service.calls_of("cards.create")) < 300 * expiries:
-            await asyncio.sleep(0)
+        await until(lambda: board.sent >= 300 * expiries, running)  # noqa: B023 -- used at once
         service.rules.expire_tokens()
     await asyncio.wait_for(running, 60)
     async with service.session(service.oauth_credentials(store=SqlTokenStore(board.ledger))) as session:

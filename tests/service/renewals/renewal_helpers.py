@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from virtual_loop import Clock
@@ -85,12 +84,6 @@ class SteppingStore(MemoryTokenStore):
 async def _steps(number: int) -> None:
     for _ in range(number):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def tasks_left() -> list[str]:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 
 import pytest
-from renewal_helpers import Consent, SteppingStore, _steps, exchanges, tasks_left, until
+from renewal_helpers import Consent, SteppingStore, _steps, exchanges, tasks_left
+from waiting import until
 
 from boardclient import (
     AuthorizationRequest,

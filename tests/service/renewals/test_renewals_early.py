@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from renewal_helpers import Consent, refusals, timed, until
+from renewal_helpers import Consent, refusals, timed
 from virtual_loop import Clock
+from waiting import until
 
 from boardclient.testing import BoardService
 
