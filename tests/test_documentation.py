@@ -141,3 +141,13 @@ def test_each_file_that_a_page_names_exists(page: str) -> None:
     """Modules are merged and renamed, and the pages follow."""
     roots = [_ROOT, Path(boardclient.__file__).parent.parent]
     assert [name for name in _NAMED.findall(_PAGES[page]) if not any(any(root.glob(name.rstrip("/"))) for root in roots)] == []
+
+
+_FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in _PAGES if page.startswith("docs/")])
+def test_each_block_fits_the_column_of_the_site(page: str) -> None:
+    """A longer line is cut at the right."""
+    lines = [line for kind, block in _FENCED.findall(_PAGES[page]) if kind != "mermaid" for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 100] == []
