@@ -7,6 +7,7 @@ the names of parts that are gone do no harm.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 import pytest
 from code_base import circles, imported_modules, imports, modules, part_of
@@ -106,6 +107,34 @@ def test_a_module_imports_only_what_its_part_may() -> None:
 def test_modules_import_each_other_in_one_direction() -> None:
     """No module imports one that imports it, directly or by others, not even late or for type checkers."""
     assert [sorted(circle) for circle in circles(imported_modules())] == []
+
+
+_ROOMS = {
+    "boardclient.bulk._journal": {"boardclient.bulk._proof", "boardclient.bulk._engine"},
+    "boardclient.bulk._proof": {"boardclient.bulk._journal", "boardclient.bulk._engine"},
+    "boardclient.bulk._engine": {"boardclient.bulk._journal"},
+}
+"""What each folder of `bulk` does not import. Nor do the modules beside them that it imports."""
+
+
+@pytest.mark.parametrize("room", _ROOMS)
+def test_proof_and_journal_know_neither_each_other_nor_the_engine(room: str) -> None:
+    """No module of a folder of `bulk` reaches the folders of which it is to know nothing, whatever it imports."""
+    graph = imported_modules()
+    ahead = [module for module in graph if module.startswith(f"{room}.")]
+    reached = set(ahead)
+    while ahead:
+        new = {module for module in graph[ahead.pop()] if module.startswith("boardclient.bulk.")} - reached
+        reached |= new
+        ahead += new
+    assert reached
+    assert {module for module in reached if module.rpartition(".")[0] in _ROOMS[room]} == set()
+
+
+def test_few_modules_of_bulk_stand_side_by_side() -> None:
+    """A folder of `bulk` has at most twelve modules, besides the one that is the folder itself."""
+    counts = Counter(path.parent for module, path in _MODULES.items() if part_of(module) == "bulk" and path.stem != "__init__")
+    assert max(counts.values()) <= 12, counts
 
 
 def test_planted_circle_is_caught() -> None:

@@ -1,8 +1,8 @@
 """Bulk creation of cards: `BulkRun`, its results and its report (interface 4.3)."""
 
+from boardclient.bulk._content import Content, EqualCards, IdSet, digest
 from boardclient.bulk._map import MapResult
 from boardclient.bulk._options import journal_identity
-from boardclient.bulk._recognition import Content, EqualCards, IdSet, digest
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 from boardclient.bulk.journal import resolve

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._life import Row
-from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card

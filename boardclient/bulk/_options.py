@@ -12,7 +12,7 @@ import attrs
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Unknown
-from boardclient.bulk._recognition import Marking
+from boardclient.bulk._proof._recognition import Marking
 from boardclient.models import check_identifier
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0

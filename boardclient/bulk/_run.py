@@ -12,8 +12,8 @@ from typing import Final, Literal, Self
 from boardclient._activities import PARENT, Activity, followers
 from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._engine import Engine
-from boardclient.bulk._journal_ledger import JournalLedger
+from boardclient.bulk._engine._engine import Engine
+from boardclient.bulk._journal._run import JournalLedger
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity

@@ -17,9 +17,9 @@ from boardclient import _operations as operations
 from boardclient._guards import wait_to_end
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk._content import REMOVABLE, Content, shown_fields
+from boardclient.bulk._journal._file import JournalFile
 from boardclient.bulk._map import map_calls
-from boardclient.bulk._recognition import REMOVABLE, Content, shown_fields
 from boardclient.bulk.journal import JournalRow, read_rows, record_undone
 from boardclient.errors import (
     AuthenticationError,

@@ -24,9 +24,9 @@ from boardclient._database import Database, checked_place
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import moment_in
 from boardclient.bulk import BulkReport, BulkRun, CardResult
+from boardclient.bulk._content import Content
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._options import check_count, make_options
-from boardclient.bulk._recognition import Content
 from boardclient.distributed import _parts
 from boardclient.distributed._parts import BATCH, LeaseLostError, PartLease, PartLedger, claim, worker_name
 from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches

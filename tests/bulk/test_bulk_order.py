@@ -13,8 +13,8 @@ import pytest
 
 from boardclient import ApiError, AsyncSession, AuthenticationError, Card, CardDraft, CardResult, DecodeError, StaticCredentials
 from boardclient._transport._values import UsedConnection
-from boardclient.bulk import _order
 from boardclient.bulk._life import Row
+from boardclient.bulk._proof import _order
 
 
 def response(status: int, body: Any) -> bytes:

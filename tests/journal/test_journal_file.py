@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from boardclient import Card, CardDraft, JournalError, _environment
-from boardclient.bulk import _journal_file, resolve
-from boardclient.bulk._journal_ledger import JournalLedger, RunFile
+from boardclient.bulk import resolve
+from boardclient.bulk._journal import _file
+from boardclient.bulk._journal._run import JournalLedger, RunFile
 from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
@@ -60,10 +61,10 @@ CRASHES = '''
 import os, sys
 from pathlib import Path
 from boardclient import CardDraft
-from boardclient.bulk import _journal_file
-from boardclient.bulk._journal_ledger import RunFile
+from boardclient.bulk._journal import _file
+from boardclient.bulk._journal._run import RunFile
 
-connect, folder = _journal_file.connect, Path(sys.argv[1])
+connect, folder = _file.connect, Path(sys.argv[1])
 entries = [(f"r{n}", CardDraft(f"card {n}", "l1")) for n in range(12)]
 
 def life(path, steps, sent):
@@ -77,7 +78,7 @@ def life(path, steps, sent):
         connection = connect(where)
         connection.set_trace_callback(count)
         return connection
-    _journal_file.connect = traced
+    _file.connect = traced
     run = RunFile.open(path, {})
     if run.baseline is None and not run.last:
         run.set_baseline(["b1", "b2"])
@@ -131,7 +132,7 @@ async def test_after_a_restart_of_the_machine_all_rows_are_in_doubt(
 ) -> None:
     """The mark of what was released may not have survived it. Some systems have no identifier of a boot."""
     boot = path.with_name("boot")
-    monkeypatch.setattr(_journal_file, "_BOOT", boot)
+    monkeypatch.setattr(_file, "_BOOT", boot)
     if has_identifier:
         boot.write_text("one")
     ledger = await opened(path)
@@ -272,7 +273,7 @@ async def test_a_network_file_system_is_refused(
 
 async def test_another_program_that_locks_the_file_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while: it may only be reading."""
-    monkeypatch.setattr(_journal_file, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(_file, "_LOCK_SECONDS", 0.01)
     await run(path, "a")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
@@ -307,7 +308,7 @@ async def test_a_mark_that_is_written_in_part_stops_the_row(path: Path, monkeypa
 
 async def test_an_error_of_the_system_names_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a file that goes away while it is opened."""
-    monkeypatch.setattr(_journal_file, "_identify", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+    monkeypatch.setattr(_file, "_identify", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
     with pytest.raises(JournalError, match=r"cards.journal can't be used \(I/O error\): check its permissions"):
         await opened(path)
 
@@ -330,7 +331,7 @@ async def test_a_file_system_without_locks_is_reported(path: Path, monkeypatch: 
     def refuse(_: int) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(_journal_file, "_lock", refuse)
+    monkeypatch.setattr(_file, "_lock", refuse)
     with pytest.raises(JournalError, match="put the journal on a local disk"):
         await opened(path)
 

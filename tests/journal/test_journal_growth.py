@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from boardclient import CardDraft
-from boardclient.bulk import _journal_file
+from boardclient.bulk._journal import _file
 from boardclient.bulk.journal import accept_suggestions, adopt, note_undone, read_rows, read_unknown, resolve
 from boardclient.testing import BoardService
 
@@ -38,7 +38,7 @@ class Work:
 @contextmanager
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     """Count what SQLite does for journals."""
-    done, connect = Work(), _journal_file.connect
+    done, connect = Work(), _file.connect
 
     def counted(path: Path) -> sqlite3.Connection:
         connection = connect(path)
@@ -47,7 +47,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
         return connection
 
     with monkeypatch.context() as patch:
-        patch.setattr(_journal_file, "connect", counted)
+        patch.setattr(_file, "connect", counted)
         patch.setattr("boardclient.bulk.journal.connect", counted)
         yield done
 

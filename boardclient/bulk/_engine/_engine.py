@@ -25,14 +25,14 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import add_words, ends_run, is_throttling, moment_in
 from boardclient._transport._values import UsedConnection
-from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._order import Response as UnprovenResponse
-from boardclient.bulk._order import ResponseOrder, Verdict
-from boardclient.bulk._probes import MOST_PROBES, Probes
-from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
+from boardclient.bulk._proof._board import RunBoard
+from boardclient.bulk._proof._order import Response as UnprovenResponse
+from boardclient.bulk._proof._order import ResponseOrder, Verdict
+from boardclient.bulk._proof._probes import MOST_PROBES, Probes
+from boardclient.bulk._proof._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Snapshot, Tally
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of

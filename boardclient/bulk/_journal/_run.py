@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
 from boardclient._guards import wait_to_end
-from boardclient.bulk._journal_file import FORMAT, JournalFile
+from boardclient.bulk._content import REMOVABLE, Content, IdSet, shown_fields
+from boardclient.bulk._journal._file import FORMAT, JournalFile
 from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row, RowAction, RowKey
-from boardclient.bulk._recognition import REMOVABLE, Content, IdSet, shown_fields
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card, CardDraft

@@ -1,4 +1,4 @@
-"""The board of a run, read with patience (4.4 to 4.6)."""
+"""The board of a run, read with patience (4.4 to 4.6), and what a listing of it shows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
+
+import attrs
 
 from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
+from boardclient.bulk._content import FIELDS, IdSet, shown_fields
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
-from boardclient.bulk._proof import Listing, Missing, appearance
-from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import BoardClientError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft
@@ -29,6 +30,128 @@ _PAUSE_SECONDS: Final = 1.0
 """The pause before the board is read again after a 429 that names none."""
 _MOST_ASKED: Final = 100
 """How many missing cards are read, each time the board is read."""
+
+
+# --- a listing
+
+
+class Missing(NamedTuple):
+    """The confirmed cards that a listing lacks.
+
+    `deleted` are the identifiers of those that are deleted, `hidden` the number of those that exist, or may. `is_incomplete` says
+    that one of them may be on the board, in a list that is open, so that the listing may be cut off.
+    """
+
+    deleted: frozenset[str] = frozenset()
+    hidden: int = 0
+    is_incomplete: bool = False
+
+
+class Listing:
+    """A listing of a board, read card by card. Owned by one reading.
+
+    `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
+    `samples` are the identifiers of cards to keep as they are listed. `is_recycled` tells which cards with known identifiers to
+    keep: a service may give the identifier of a deleted card again. `probes` are the cards of probes, which are nobody's.
+    """
+
+    def __init__(
+        self,
+        baseline: IdSet | None,
+        confirmed: IdSet,
+        samples: Container[str] = (),
+        is_recycled: Callable[[Card], bool] | None = None,
+        probes: IdSet | None = None,
+    ) -> None:
+        self.has_baseline = baseline is not None
+        self.count = 0
+        """How many cards are listed."""
+        self.confirmed = 0
+        """How many confirmed cards are listed."""
+        self.reused = confirmed.repeated
+        """How many rows were confirmed with a card that is another row's."""
+        self.unaccounted: list[Card] = []
+        """The cards that are neither in the baseline nor confirmed, nor those of probes."""
+        self.recycled: list[Card] = []
+        """The cards that `is_recycled` keeps."""
+        self.samples: dict[str, Card] = {}
+        """The listed cards that were asked for as samples, by identifier."""
+        self.fields: set[str] = set()
+        """The fields that at least one card shows."""
+        self._baseline = IdSet() if baseline is None else baseline
+        self._all_confirmed = confirmed
+        self._wanted = samples
+        self._is_recycled = is_recycled
+        self._probes = IdSet() if probes is None else probes
+        self._seen = IdSet()
+        self._by_list: Counter[str] = Counter()
+        self._appearances = array("q")
+        """What the confirmed cards look like."""
+
+    def add(self, card: Card) -> None:
+        """Take note of a card of the board; a listing may show a card twice."""
+        if not self._seen.add(card.id):
+            return
+        self.count += 1
+        if card.list_id is not None:
+            self._by_list[card.list_id] += 1
+        if len(self.fields) < len(FIELDS):
+            self.fields |= shown_fields([card])
+        if card.id in self._wanted:
+            self.samples[card.id] = attrs.evolve(card, extra={})
+        if card.id in self._all_confirmed:
+            self.confirmed += 1
+            self._appearances.append(appearance(card))
+        elif card.id not in self._baseline and card.id not in self._probes:
+            self.unaccounted.append(attrs.evolve(card, extra={}))
+            return
+        if self._is_recycled is not None and self._is_recycled(card):
+            self.recycled.append(attrs.evolve(card, extra={}))
+
+    def has_row(self, card_id: str) -> bool:
+        """Return True if a card was known to belong to a row."""
+        return card_id in self._all_confirmed
+
+    def lacks(self, card_id: str) -> bool:
+        """Return True for a confirmed card that is not listed."""
+        return card_id in self._all_confirmed and card_id not in self._seen
+
+    def shows(self, card_id: str) -> bool:
+        """Return True for a card that is listed."""
+        return card_id in self._seen
+
+    @property
+    def missing(self) -> int:
+        """How many confirmed cards are not listed."""
+        return len(self._all_confirmed) - self.confirmed
+
+    def extent(self, list_id: str) -> Extent:
+        """Return how many cards are listed, and how many of them in a list."""
+        return Extent(self.count, self._by_list.get(list_id, -1))
+
+    def has_grown(self, since: Extent) -> bool:
+        """Return True if this listing proves that an earlier one was not cut off.
+
+        `since` is the size of the earlier one. A service that cuts listings, or each list, off there would show no more now.
+        """
+        return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
+
+    def copies(self) -> dict[str, int]:
+        """Return how many confirmed cards look like each unaccounted one, by its id, if any does.
+
+        Cards without names look like no other.
+        """
+        appearances = {card.id: appearance(card) for card in self.unaccounted if card.name is not None}
+        counts = Counter(filter(set(appearances.values()).__contains__, self._appearances))
+        return {card_id: counts[seen] for card_id, seen in appearances.items() if seen in counts}
+
+
+def appearance(card: Card | CardDraft) -> int:
+    """Return a hash of what a card shows, or of what a draft sends."""
+    return hash((card.name, card.desc or None, card.list_id, card.due))
+
+
+# --- reading
 
 
 class RunBoard:

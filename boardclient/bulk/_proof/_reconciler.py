@@ -13,12 +13,12 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient._responses import add_words, ends_run
-from boardclient.bulk._board import RunBoard
+from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
-from boardclient.bulk._probes import Probes
-from boardclient.bulk._proof import Claim, Evidence, Listing, Missing, Samples, Suspects, find_equal
-from boardclient.bulk._recognition import EqualCards, Marking, RowMarkers, digest, markers, normal
+from boardclient.bulk._proof._board import Listing, Missing, RunBoard
+from boardclient.bulk._proof._probes import Probes
+from boardclient.bulk._proof._recognition import Claim, Evidence, Marking, RowMarkers, Samples, Suspects, find_equal, markers
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft

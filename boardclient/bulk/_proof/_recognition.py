@@ -1,146 +1,191 @@
-"""A listing of a board, and what equality and markers prove about its cards (4.4). No I/O.
+"""By what cards are recognised as those of rows: markers, and what was sent for them. No I/O.
 
-The rules are in docs/design/proof.md.
+Markers are short codes in descriptions. The rules are in docs/design/proof.md.
 """
 
 from __future__ import annotations
 
-from array import array
+import hmac
+import html
+import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
 
-import attrs
-
-from boardclient.bulk._life import Extent, Row
-from boardclient.bulk._recognition import FIELDS, Content, EqualCards, IdSet, RowMarkers, normal, shown_fields
+from boardclient.bulk._content import FIELDS, Content, EqualCards, IdSet, digest, normal
+from boardclient.bulk._life import Row
+from boardclient.bulk._proof._board import Listing
 from boardclient.models import Card, CardDraft
 
+Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
+"""The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
+
+_TOKEN: Final = re.compile(r"[^\s\[\]]+")
+_LETTERS: Final = "bcdfghjklmnpqrst"
+"""The letters of secret markers, of which each stands for four bits."""
+_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
+_FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
 _SAMPLES_AT_EACH_END: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
 
 
-# --- a listing
+# --- markers
 
 
-class Missing(NamedTuple):
-    """The confirmed cards that a listing lacks.
+def secret_marker(secret: bytes, seq: int) -> str:
+    """Return the marker of a row, 18 letters.
 
-    `deleted` are the identifiers of those that are deleted, `hidden` the number of those that exist, or may. `is_incomplete` says
-    that one of them may be on the board, in a list that is open, so that the listing may be cut off.
+    It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
+    punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
+    """
+    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
+    return "bc" + code.translate(_FROM_HEX)
+
+
+def check_marker(text: object) -> str:
+    """Return a marker that the caller's function made, if it is usable.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, or has a space or a square bracket.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"marker must return a string, not {type(text).__name__}")
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("marker must return a non-empty text without spaces and brackets")
+    return text
+
+
+def markers(desc: str | None) -> set[str]:
+    """Return the words of a description that may be markers, without case."""
+    if not desc:
+        return set()
+    text = html.unescape(desc).casefold()
+    return {*_TOKEN.findall(text), *_SECRET.findall(text)}
+
+
+def with_marker(desc: str | None, marker: str) -> str:
+    """Return a description between two copies of its marker, each on its own line.
+
+    The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
+    """
+    return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"
+
+
+class RowMarkers:
+    """Gives rows their markers, and recognises cards by them. Owned by a reconciler.
+
+    Args:
+        marking: What makes the markers.
+        secret: The secret from which those with `marking=True` are derived.
     """
 
-    deleted: frozenset[str] = frozenset()
-    hidden: int = 0
-    is_incomplete: bool = False
+    def __init__(self, marking: Marking, secret: bytes) -> None:
+        self.are_used = bool(marking)
+        self.are_secret = self.are_used and not callable(marking)
+        self._marking = marking
+        self._secret = secret
+        self._made = IdSet()
+        """The markers that cards of rows may show."""
 
+    def of(self, row: Row) -> str | None:
+        """Return the marker of a row, or None if rows have no markers.
 
-class Listing:
-    """A listing of a board, read card by card. Owned by one reading.
-
-    `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` are the identifiers of cards to keep as they are listed. `is_recycled` tells which cards with known identifiers to
-    keep: a service may give the identifier of a deleted card again. `probes` are the cards of probes, which are nobody's.
-    """
-
-    def __init__(
-        self,
-        baseline: IdSet | None,
-        confirmed: IdSet,
-        samples: Container[str] = (),
-        is_recycled: Callable[[Card], bool] | None = None,
-        probes: IdSet | None = None,
-    ) -> None:
-        self.has_baseline = baseline is not None
-        self.count = 0
-        """How many cards are listed."""
-        self.confirmed = 0
-        """How many confirmed cards are listed."""
-        self.reused = confirmed.repeated
-        """How many rows were confirmed with a card that is another row's."""
-        self.unaccounted: list[Card] = []
-        """The cards that are neither in the baseline nor confirmed, nor those of probes."""
-        self.recycled: list[Card] = []
-        """The cards that `is_recycled` keeps."""
-        self.samples: dict[str, Card] = {}
-        """The listed cards that were asked for as samples, by identifier."""
-        self.fields: set[str] = set()
-        """The fields that at least one card shows."""
-        self._baseline = IdSet() if baseline is None else baseline
-        self._all_confirmed = confirmed
-        self._wanted = samples
-        self._is_recycled = is_recycled
-        self._probes = IdSet() if probes is None else probes
-        self._seen = IdSet()
-        self._by_list: Counter[str] = Counter()
-        self._appearances = array("q")
-        """What the confirmed cards look like."""
-
-    def add(self, card: Card) -> None:
-        """Take note of a card of the board; a listing may show a card twice."""
-        if not self._seen.add(card.id):
-            return
-        self.count += 1
-        if card.list_id is not None:
-            self._by_list[card.list_id] += 1
-        if len(self.fields) < len(FIELDS):
-            self.fields |= shown_fields([card])
-        if card.id in self._wanted:
-            self.samples[card.id] = attrs.evolve(card, extra={})
-        if card.id in self._all_confirmed:
-            self.confirmed += 1
-            self._appearances.append(appearance(card))
-        elif card.id not in self._baseline and card.id not in self._probes:
-            self.unaccounted.append(attrs.evolve(card, extra={}))
-            return
-        if self._is_recycled is not None and self._is_recycled(card):
-            self.recycled.append(attrs.evolve(card, extra={}))
-
-    def has_row(self, card_id: str) -> bool:
-        """Return True if a card was known to belong to a row."""
-        return card_id in self._all_confirmed
-
-    def lacks(self, card_id: str) -> bool:
-        """Return True for a confirmed card that is not listed."""
-        return card_id in self._all_confirmed and card_id not in self._seen
-
-    def shows(self, card_id: str) -> bool:
-        """Return True for a card that is listed."""
-        return card_id in self._seen
-
-    @property
-    def missing(self) -> int:
-        """How many confirmed cards are not listed."""
-        return len(self._all_confirmed) - self.confirmed
-
-    def extent(self, list_id: str) -> Extent:
-        """Return how many cards are listed, and how many of them in a list."""
-        return Extent(self.count, self._by_list.get(list_id, -1))
-
-    def has_grown(self, since: Extent) -> bool:
-        """Return True if this listing proves that an earlier one was not cut off.
-
-        `since` is the size of the earlier one. A service that cuts listings, or each list, off there would show no more now.
+        Raises:
+            TypeError, ValueError: the caller's function returned an unusable marker.
+            Exception: any error that the caller's function raises.
         """
-        return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
+        if row.marker is None and self._marking:
+            if callable(self._marking):
+                made = self._marking(row.draft)
+            else:
+                made = secret_marker(self._secret, row.seq if row.first_seq is None else row.first_seq)
+            row.marker = check_marker(made)
+            self._made.add(row.marker.casefold())
+        return row.marker
 
-    def copies(self) -> dict[str, int]:
-        """Return how many confirmed cards look like each unaccounted one, by its id, if any does.
+    def know(self, seqs: Iterable[int]) -> None:
+        """Note that cards may show the secret markers of rows that are not in the input, by their numbers."""
+        for seq in seqs if self.are_secret else ():
+            self._made.add(secret_marker(self._secret, seq))
 
-        Cards without names look like no other.
+    def description(self, row: Row) -> str | None:
+        """Return the description to send for a row, with its marker if there is one. It raises what `of` raises."""
+        marker = self.of(row)
+        return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
+
+    def content(self, row: Row) -> Content:
+        """Return what is sent for a row. It raises what `of` raises."""
+        return Content.of(row.draft, self.description(row))
+
+    def is_shown(self, row: Row, card: Card) -> bool:
+        """Return True if a card shows the marker of a row."""
+        return (self.of(row) or "").casefold() in markers(card.desc)
+
+    def of_all(self, rows: Iterable[Row]) -> set[str]:
+        """Return the markers of rows, without case."""
+        return {(self.of(row) or "").casefold() for row in rows} if self.are_used else set()
+
+    def cards_of_rows(self, cards: Iterable[Card]) -> set[str]:
+        """Return the ids of the cards that show the marker of any row that has one."""
+        return self._cards_with(self._made, cards)
+
+    def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
+        """Return the ids of the cards that show the marker of one of these rows."""
+        return self._cards_with(self.of_all(rows), cards)
+
+    def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
+        if not self.are_used:
+            return set()
+        return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))}
+
+    def match(self, rows: Sequence[Row], cards: Iterable[Card]) -> tuple[dict[int, Card], dict[int, list[Card]]]:
+        """Return the card of each row, by its place, that shows its marker.
+
+        The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
+        equal or have as many cards. A card with the markers of several rows is that of the one whose name it has. A marker that
+        others know, since the caller's function made it, may be mentioned in any description: it proves together with the name of
+        its row.
         """
-        appearances = {card.id: appearance(card) for card in self.unaccounted if card.name is not None}
-        counts = Counter(filter(set(appearances.values()).__contains__, self._appearances))
-        return {card_id: counts[seen] for card_id, seen in appearances.items() if seen in counts}
+        if not self.are_used:
+            return {}, {}
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        for place, row in enumerate(rows):
+            marker = (self.of(row) or "").casefold()
+            places[marker].append(place)
+            names[marker].add(normal(row.draft.name))
+        named = {row.named for row in rows}
+        claims: list[tuple[bool, bool, set[str], Card]] = []
+        for card in cards:
+            if shown := markers(card.desc) & places.keys():
+                name = normal(card.name or "")
+                own = {marker for marker in shown if name in names[marker]}
+                claims.append((card.id not in named, not own, own or shown, card))
+        marked: defaultdict[str, list[Card]] = defaultdict(list)
+        shared: defaultdict[str, list[Card]] = defaultdict(list)
+        # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
+        for _, is_foreign, claimed, card in sorted(claims, key=itemgetter(0, 1)):
+            for marker in claimed:
+                if len(claimed) > 1 or (is_foreign and not self.are_secret):
+                    shared[marker].append(card)
+                elif len(marked[marker]) < len(places[marker]):
+                    marked[marker].append(card)
+        found: dict[int, Card] = {}
+        unclear: dict[int, list[Card]] = {}
+        for marker in marked.keys() | shared.keys():
+            given, mine = marked[marker], places[marker]
+            is_clear = not shared[marker] and len({digest(rows[place].draft) for place in mine}) == 1
+            if len(given) == len(mine) or is_clear:
+                found.update(zip(mine, given, strict=False))
+            else:
+                unclear.update({place: [*given, *shared[marker]] for place in mine})
+        return found, unclear
 
 
-def appearance(card: Card | CardDraft) -> int:
-    """Return a hash of what a card shows, or of what a draft sends."""
-    return hash((card.name, card.desc or None, card.list_id, card.due))
-
-
-# --- what it proves
+# --- equality and evidence
 
 
 class Claim(NamedTuple):

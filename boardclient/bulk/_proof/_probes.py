@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from boardclient.bulk._board import RunBoard
+from boardclient.bulk._content import FIELDS, Content
 from boardclient.bulk._ledger import Ledger, Probe
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof import Listing
-from boardclient.bulk._recognition import FIELDS, Content, markers, secret_marker, with_marker
+from boardclient.bulk._proof._board import Listing, RunBoard
+from boardclient.bulk._proof._recognition import markers, secret_marker, with_marker
 from boardclient.models import Card, CardDraft
 
 _logger: Final = logging.getLogger("boardclient")

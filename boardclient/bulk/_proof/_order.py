@@ -12,8 +12,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import attrs
 
 from boardclient._transport._values import UsedConnection
+from boardclient.bulk._content import normal
 from boardclient.bulk._life import Row
-from boardclient.bulk._recognition import normal
 from boardclient.models import Card
 
 Verdict: TypeAlias = Literal["proven", "open", "foreign"]

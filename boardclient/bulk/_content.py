@@ -1,0 +1,203 @@
+"""What was sent for a row, and what a card shows, in the form in which they are compared; large sets of identifiers. No I/O.
+
+There is one notion of equality. A card equals a row if it shows its name, and shows each other field that was sent as it was
+sent, as far as the listing shows that field at all. Fields that were not sent are not compared. Texts may differ in blanks at
+their ends, line ends, HTML escapes and Unicode composition (NFC), dates in fractions of a second.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from array import array
+from collections.abc import Container, Hashable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from itertools import chain
+from typing import Final, NamedTuple
+
+from boardclient.models import Card, CardDraft
+
+FIELDS: Final = ("name", "list_id", "desc", "due")
+"""The fields that are compared. `pos` is none of them: its stored form is not shown (interface 2.3)."""
+
+REMOVABLE: Final = frozenset({"desc", "due"})
+"""The fields that a person can remove from a card."""
+
+_MOST_ESCAPES: Final = 3
+"""How often a text may have been escaped. More would let a text of `&amp;amp;amp;…` take quadratic time."""
+_LINE_END: Final = re.compile(r"\r\n?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+_MOST_LATEST: Final = 2**16
+"""How many identifiers a set keeps as they are: 8 MiB of them. Looking one up there takes a third of the time."""
+
+
+# --- identifiers
+
+
+class IdSet:
+    """A set of identifiers or hashes, for millions of them.
+
+    The latest are kept as they are. When these are too many, all of them become hashes of 12 to 24 bytes each.
+    Hashes differ between processes, so it must not be stored.
+    """
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self._latest: set[str | int] = set()
+        self._table: array[int] | None = None
+        """An open table of the hashes of the others, if there are any."""
+        self._number = 0
+        """How many it has: numbers other than 0, which marks a free place."""
+        self.repeated: int = sum(not self.add(identifier) for identifier in ids)
+        """How many of `ids` were given before."""
+
+    def add(self, identifier: str | int) -> bool:
+        """Add an identifier. Return False if the set had it."""
+        latest = self._latest
+        if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
+            return False
+        latest.add(identifier)
+        if len(latest) > _MOST_LATEST:
+            self._hash_latest()
+        return True
+
+    def _hash_latest(self) -> None:
+        """Move the latest identifiers to the table, which is at most two thirds full afterwards."""
+        self._number += len(self._latest)
+        before: Iterable[int] = ()
+        if self._table is None or 3 * self._number > 2 * len(self._table):
+            before, self._table = self._table or (), array("q", bytes(8 << (3 * self._number // 2).bit_length()))
+        for value in chain(filter(None, before), map(_hash, self._latest)):
+            self._table[_place(self._table, value)] = value
+        self._latest = set()
+
+    def __contains__(self, identifier: str | int) -> bool:
+        return identifier in self._latest or (
+            self._table is not None and bool(self._table[_place(self._table, _hash(identifier))])
+        )
+
+    def __len__(self) -> int:
+        return self._number + len(self._latest)
+
+
+def _hash(identifier: str | int) -> int:
+    return hash(identifier) or 1
+
+
+def _place(table: array[int], value: int) -> int:
+    """Return the place of a number other than 0 in an open table, or the free one that it would get."""
+    mask = len(table) - 1
+    place = value & mask
+    while (found := table[place]) and found != value:
+        place = (place + 1) & mask
+    return place
+
+
+# --- contents
+
+
+def normal(text: str) -> str:
+    """Return the form in which two equal texts are the same."""
+    if "&" in text:
+        for _ in range(_MOST_ESCAPES):
+            text = html.unescape(text)
+    if "\r" in text:
+        text = _LINE_END.sub("\n", text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    return text.strip()
+
+
+def _whole_seconds(due: datetime) -> int:
+    return (due - _EPOCH) // _SECOND
+
+
+class Content(NamedTuple):
+    """What was sent for a row, in the form in which it is compared. It holds what JSON holds.
+
+    Attributes:
+        name: The name, which is always sent.
+        list_id: The list, which is always sent.
+        desc: The description, or None if none was sent.
+        due: The date in whole seconds since 1970, or None if none was sent.
+    """
+
+    name: str
+    list_id: str
+    desc: str | None = None
+    due: int | None = None
+
+    @classmethod
+    def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
+        """Return the content of a draft. `desc` is the description that was sent, if that is not the draft's own."""
+        if desc is None:
+            desc = draft.desc
+        return cls(
+            normal(draft.name),
+            draft.list_id,
+            None if desc is None else normal(desc),
+            None if draft.due is None else _whole_seconds(draft.due),
+        )
+
+    @classmethod
+    def of_card(cls, card: Card) -> Content:
+        """Return what a card shows. A text that it does not show is empty."""
+        due = None if card.due is None else _whole_seconds(card.due)
+        return cls(normal(card.name or ""), card.list_id or "", normal(card.desc or ""), due)
+
+
+def shown_fields(cards: Iterable[Card]) -> set[str]:
+    """Return the fields that at least one card shows."""
+    shown: set[str] = set()
+    for card in cards:
+        shown.update(field for field in FIELDS if getattr(card, field) is not None)
+        if len(shown) == len(FIELDS):
+            break
+    return shown
+
+
+class EqualCards:
+    """Some cards of a listing, looked up by what was sent. Each look-up takes the same time, however many cards there are.
+
+    `shown` are the fields that the listing shows; by default those that these cards show.
+    """
+
+    def __init__(self, cards: Iterable[Card], shown: Container[str] | None = None) -> None:
+        self._cards = [card for card in cards if card.name is not None]
+        self._shown = shown_fields(self._cards) if shown is None else shown
+        self._indexes: dict[tuple[str, ...], dict[Hashable, list[Card]]] = {}
+
+    def to(self, row: Content) -> Sequence[Card]:
+        """Return the cards that equal a row."""
+        if not self._cards:
+            return ()
+        fields = tuple(field for field in FIELDS if field in self._shown and getattr(row, field) is not None)
+        if fields not in self._indexes:
+            index = self._indexes[fields] = {}
+            for card in self._cards:
+                index.setdefault(_values(Content.of_card(card), fields), []).append(card)
+        return self._indexes[fields].get(_values(row, fields), ())
+
+
+def _values(content: Content, fields: Iterable[str]) -> Hashable:
+    return tuple([getattr(content, field) for field in fields])
+
+
+def digest(draft: CardDraft) -> bytes:
+    """Return a digest of 16 bytes over every field of a draft that is sent. Only rows that are the same in all have the same."""
+    name, desc, list_id = draft.name, draft.desc, draft.list_id
+    if draft.due is None and draft.pos is None:  # as most drafts are: a digest is made for each row of a run with a journal
+        rest = "--"
+    else:
+        # The `isoformat` of datetime itself: a subclass may write dates in another form.
+        rest = _part(None if draft.due is None else datetime.isoformat(draft.due.astimezone(UTC))) + _part(draft.pos)
+    text = f"{len(name)}:{name}{'-' if desc is None else f'{len(desc)}:{desc}'}{len(list_id)}:{list_id}{rest}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _part(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return f"{len(value)}:{value}"
+    return "-" if value is None else f"#{float(value)!r}"

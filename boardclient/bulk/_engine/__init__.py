@@ -1,0 +1,1 @@
+"""How the rows of a run are sent, and when the board is read."""
