@@ -158,7 +158,7 @@ def test_planted_circle_is_caught() -> None:
         ("boardclient._pipeline._pipeline", "from multidict import CIMultiDict"),
         ("boardclient.session", "from tenacity.asyncio import AsyncRetrying"),
         ("boardclient", "import aiohttp"),
-        ("boardclient.cli._import", "from boardclient.bulk._results import BulkAudit"),
+        ("boardclient.cli._commands._import_command", "from boardclient.bulk._results import BulkAudit"),
         ("boardclient.models", "if TYPE_CHECKING:\n    from .session import AsyncSession"),
         ("boardclient.session", "if TYPE_CHECKING:\n    import typing\nimport aiohttp"),
         ("boardclient.retry", "print('pause')"),

@@ -37,7 +37,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "board": ("_records", "Create and show boards."),
     "list": ("_records", "Create and archive lists."),
     "card": ("_records", "Create, read, move, label and delete cards."),
-    "import": ("_import", "Create a card for each row of a file, each exactly once."),
+    "import": ("_import_command", "Create a card for each row of a file, each exactly once."),
     "export": ("_export", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
@@ -144,7 +144,7 @@ class _Late(click.Command):
 
     def load(self) -> click.Command:
         """Import the command."""
-        command: click.Command = importlib.import_module(f"boardclient.cli.{self._module}").commands.commands[self.name]
+        command: click.Command = importlib.import_module(f"boardclient.cli._commands.{self._module}").commands.commands[self.name]
         return command
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:

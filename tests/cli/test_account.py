@@ -190,8 +190,8 @@ def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser,
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_sign_in_to_which_nobody_comes_back_ends_with_words(oauth_cli, monkeypatch, is_alone: bool) -> None:
     """Soon if there is neither a browser nor an input, as in a job of a server."""
-    monkeypatch.setattr("boardclient.cli._sign_in._SECONDS", 60.0 if is_alone else 0.0)
-    monkeypatch.setattr("boardclient.cli._sign_in._ALONE_SECONDS", 0.0)
+    monkeypatch.setattr("boardclient.cli._commands._sign_in._SECONDS", 60.0 if is_alone else 0.0)
+    monkeypatch.setattr("boardclient.cli._commands._sign_in._ALONE_SECONDS", 0.0)
     monkeypatch.setattr("webbrowser.open", lambda address: not is_alone)
     with open(os.devnull) as nowhere:
         monkeypatch.setattr(sys, "stdin", nowhere)

@@ -56,7 +56,7 @@ async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
     import attrs
 
     from boardclient._profiles import changed_profiles
-    from boardclient.cli import _sign_in
+    from boardclient.cli._commands import _sign_in
 
     with changed_profiles():  # a folder that can't be written is named before the user signs in
         pass

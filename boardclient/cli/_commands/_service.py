@@ -83,8 +83,8 @@ async def demo() -> None:
 
     from boardclient._profiles import Profile
     from boardclient.cli import _drawing
-    from boardclient.cli._checking import import_file
-    from boardclient.cli._importing import ImportOptions
+    from boardclient.cli._commands._import_check import import_file
+    from boardclient.cli._commands._import_run import ImportOptions
     from boardclient.cli._profiles import Settings
     from boardclient.cli._running import Client
     from boardclient.testing import BoardService

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boardclient import Card
-    from boardclient.cli._layout import Layout
+    from boardclient.cli._file._layout import Layout
     from boardclient.cli._names import Names
     from boardclient.cli._running import Client
 
@@ -79,8 +79,8 @@ async def export(
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom --date-format "%d.%m.%Y %H:%M"
       boardclient export Roadmap | wc -l
     """
-    from boardclient.cli import _rows
-    from boardclient.cli._layout import Layout
+    from boardclient.cli._file import _rows
+    from boardclient.cli._file._layout import Layout
     from boardclient.cli._names import of_lists
     from boardclient.cli._profiles import write_file
 
@@ -133,7 +133,7 @@ def _cells(card: Card, names: Names, layout: Layout) -> _Cells:
 
 def _problem(card: Card, cells: _Cells, names: Names, layout: Layout) -> str | None:
     """Return why an import would not read the cells as the same card, or None."""
-    from boardclient.cli import _layout, _rows
+    from boardclient.cli._file import _layout, _rows
 
     if card.list_id not in names.names:
         return "the service does not show which of the board's lists it is in"
@@ -147,8 +147,8 @@ def _problem(card: Card, cells: _Cells, names: Names, layout: Layout) -> str | N
 def _csv(rows: list[_Cells], delimiter: str) -> str:
     import csv
 
-    from boardclient.cli._layout import COLUMNS
-    from boardclient.cli._rows import FORMULA
+    from boardclient.cli._file._layout import COLUMNS
+    from boardclient.cli._file._rows import FORMULA
 
     text = io.StringIO(newline="")
     table = csv.DictWriter(text, COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted

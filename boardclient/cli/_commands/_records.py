@@ -205,7 +205,7 @@ async def card_create(
       boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
       boardclient card create "Fix the login" --board Roadmap --list "To Do" --reference ticket-4711 --ledger cards.ledger
     """
-    from boardclient.cli._rows import parse_due
+    from boardclient.cli._file._rows import parse_due
     from boardclient.events import BulkProgress
 
     if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):

@@ -1,4 +1,4 @@
-"""The command `import` and its options. `_checking` has what is checked before anything is sent, `_importing` the run."""
+"""The command `import` and its options. `_import_check` has what is checked before anything is sent, `_import_run` the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "
 
 def _renamed(value: str) -> tuple[str, str]:
     """Return a name in the file, and its column."""
-    from boardclient.cli._layout import IMPORTED
+    from boardclient.cli._file._layout import IMPORTED
 
     column, _, name = value.partition("=")
     if column not in IMPORTED or not name.strip():
@@ -29,7 +29,7 @@ def _renamed(value: str) -> tuple[str, str]:
 
 
 def _encoding(value: str) -> str:
-    from boardclient.cli._encodings import named
+    from boardclient.cli._file._encodings import named
 
     return named(value)
 
@@ -159,8 +159,8 @@ def import_(**options: Any) -> None:
       psql -c "copy (select name from tasks) to stdout csv header" |
         boardclient import - --board Roadmap --list "To Do"
     """
-    from boardclient.cli._checking import copied, import_file
-    from boardclient.cli._importing import ImportOptions
+    from boardclient.cli._commands._import_check import copied, import_file
+    from boardclient.cli._commands._import_run import ImportOptions
     from boardclient.cli._running import run_with_session
 
     chosen = ImportOptions(**options).checked()

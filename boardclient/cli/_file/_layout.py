@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import attrs
 
-from boardclient.cli import _encodings
 from boardclient.cli._errors import UsageError
+from boardclient.cli._file import _encodings
 from boardclient.cli._output import LINES, plural, quoted
 
 COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")

@@ -1,4 +1,4 @@
-"""What is checked before an import sends anything. `_importing` has the run."""
+"""What is checked before an import sends anything. `_import_run` sends the rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from boardclient import AsyncSession, Card, JournalError
 from boardclient._environment import reason_of
 from boardclient.bulk import Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
-from boardclient.cli import _rows
+from boardclient.cli._commands._import_run import ImportOptions, ImportRun, key_of, show_nothing_sent
 from boardclient.cli._errors import UsageError
-from boardclient.cli._importing import ImportOptions, ImportRun, key_of, show_nothing_sent
-from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
+from boardclient.cli._file import _rows
+from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, local, note, plural, quoted, show, show_all
 from boardclient.cli._running import Client

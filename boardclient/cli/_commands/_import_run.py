@@ -16,9 +16,9 @@ import attrs
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
-from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
+from boardclient.cli._file import _rows
 from boardclient.cli._output import first_lines, key_name, note, out, plural, show
 from boardclient.cli._running import Client
 

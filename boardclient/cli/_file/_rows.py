@@ -19,9 +19,9 @@ from typing import BinaryIO, TypeAlias
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._encodings import flaw
 from boardclient.cli._errors import UsageError
-from boardclient.cli._layout import IMPORTED, Layout, Problem, lines, plain
+from boardclient.cli._file._encodings import flaw
+from boardclient.cli._file._layout import IMPORTED, Layout, Problem, lines, plain
 from boardclient.cli._names import Names, did_you_mean
 from boardclient.cli._output import plural, quoted
 
