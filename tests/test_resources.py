@@ -215,7 +215,7 @@ async def test_the_error_of_a_lost_card_is_never_that_of_a_reading(
     async with AsyncSession(SignedOut(service), service.base_url) as session, asyncio.timeout(60):
         task = asyncio.create_task(session.cards.create("a", list_id=board.lists["Inbox"], board_id=board.id, settle=0.0))
         await service.received("boards.cards", 2)
-        if isinstance(fault, faults.Hang):
+        if isinstance(fault, faults.hang):
             await session.aclose()
         with pytest.raises(TransportError, match=f"^POST .* is not known: .*{words}") as caught:
             await task

@@ -4,7 +4,7 @@ from boardclient.testing import faults
 from boardclient.testing._oauth import Answer, Member
 from boardclient.testing._rules import BoardRules, SeededBoard
 from boardclient.testing._secrets import assert_no_secrets
-from boardclient.testing._service import BoardService, Call, Playground, playground
+from boardclient.testing._service import BoardService, Call, Faults, Planned, Playground, playground
 from boardclient.testing._store_suite import TokenStoreSuite
 
 __all__ = [
@@ -12,7 +12,9 @@ __all__ = [
     "BoardRules",
     "BoardService",
     "Call",
+    "Faults",
     "Member",
+    "Planned",
     "Playground",
     "SeededBoard",
     "TokenStoreSuite",

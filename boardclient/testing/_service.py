@@ -1,4 +1,4 @@
-"""The embedded service over HTTP. It applies the rules and the faults, and records each call."""
+"""The embedded service over HTTP. It applies the rules, plans which calls get faults, and records each call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import collections
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import parse_qsl
 
 import attrs
 from aiohttp import web
 
+from boardclient.testing import faults
 from boardclient.testing._http import LoopbackService, Stage, read_body
 from boardclient.testing._oauth import Answer, Json, Member
-from boardclient.testing._rules import FORMS, BoardRules, SeededBoard, operation_of
-from boardclient.testing.faults import Fault, Faults
+from boardclient.testing._rules import FORMS, OPERATIONS, UNKNOWN, BoardRules, SeededBoard, operation_of
+from boardclient.testing.faults import Fault
 
 if TYPE_CHECKING:
     from boardclient import AsyncSession
@@ -52,6 +53,123 @@ class Call:
     query: Mapping[str, str] = attrs.field(repr=False)
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: Json | bytes = attrs.field(repr=False)
+
+
+@attrs.define(kw_only=True, eq=False)
+class Planned:
+    """One entry of a plan. `hits` counts the calls that got the fault."""
+
+    fault: Fault
+    operation: str | None
+    calls: Container[int] | None
+    times: int | None
+    hits: int = 0
+
+    def fits(self, operation: str, number: int) -> bool:
+        """Return True if a call gets the fault."""
+        if self.times is not None and self.hits >= self.times:
+            return False
+        return self.operation in (None, operation) and (self.calls is None or number in self.calls)
+
+
+@attrs.define(eq=False)
+class Faults:
+    """The plan of which calls get which faults. Owned by the service.
+
+    A call gets the fault of the first entry that fits. If none fits, the rate limit applies.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    planned: list[Planned] = attrs.field(init=False, factory=list)
+    _limit: faults.rate_limit | None = attrs.field(init=False, default=None)
+    _level: float = attrs.field(init=False, default=0.0)
+    _filled_at: float = attrs.field(init=False, default=0.0)
+
+    status: ClassVar[type[faults.status]] = faults.status
+    drop: ClassVar[type[faults.drop]] = faults.drop
+    delay_answer: ClassVar[type[faults.delay_answer]] = faults.delay_answer
+    delay_commit: ClassVar[type[faults.delay_commit]] = faults.delay_commit
+    hang: ClassVar[type[faults.hang]] = faults.hang
+    truncated: ClassVar[type[faults.truncated]] = faults.truncated
+    foreign_body: ClassVar[Callable[..., faults.status]] = staticmethod(faults.foreign_body)
+    slow_body: ClassVar[type[faults.slow_body]] = faults.slow_body
+    redirect: ClassVar[Callable[..., faults.status]] = staticmethod(faults.redirect)
+
+    def add(
+        self,
+        fault: Fault,
+        operation: str | None = None,
+        *,
+        call: int | Iterable[int] | None = None,
+        times: int | None = None,
+    ) -> Planned:
+        """Apply a fault to future calls, and return the entry of the plan.
+
+        Args:
+            fault: The fault, such as `faults.status(503)`.
+            operation: The operation whose calls get it, such as "cards.create". None, the default, means all operations.
+            call: The number, or numbers, of the calls that get it. Calls are counted for each operation, from 1. None, the
+                default, means all calls.
+            times: The largest number of calls that get it. None, the default, means any number.
+
+        Raises:
+            ValueError: the service has no such operation, or `call` or `times` is less than 1.
+            TypeError: `call` or `times` is no whole number, or `fault` is no fault but what makes one.
+        """
+        if isinstance(fault, type) or not callable(getattr(fault, "play", None)):
+            raise TypeError(f"expected a fault such as faults.drop(), not {fault!r}")
+        if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
+            raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
+        calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int | str) else call)
+        for number in (1 if times is None else times, *(calls[:1] if isinstance(calls, range) else calls or ())):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"call and times must be whole numbers, not {number!r}")
+            if number < 1:
+                raise ValueError(f"call and times count from 1: with {number} no call gets the fault")
+        planned = Planned(fault=fault, operation=operation, calls=calls, times=times)
+        self.planned.append(planned)
+        return planned
+
+    def remove(self, planned: Planned) -> None:
+        """Remove an entry from the plan.
+
+        Raises:
+            ValueError: it is not in the plan.
+        """
+        self.planned.remove(planned)
+
+    def clear(self) -> None:
+        """Remove all entries and the rate limit."""
+        self.planned.clear()
+        self._limit = None
+
+    @property
+    def rate_limit(self) -> faults.rate_limit | None:
+        """The rate limit that the service enforces, or None. Setting it fills the bucket."""
+        return self._limit
+
+    @rate_limit.setter
+    def rate_limit(self, limit: faults.rate_limit | None) -> None:
+        self._limit = limit
+        self._level = 0.0 if limit is None else float(limit.burst)
+        self._filled_at = self.clock()
+
+    def meet(self, operation: str, number: int) -> Fault | None:
+        """Return the fault that a call gets, or None, and count the call."""
+        for planned in self.planned:
+            if planned.fits(operation, number):
+                planned.hits += 1
+                return planned.fault
+        limit = self._limit
+        if limit is None:
+            return None
+        now = self.clock()
+        self._level = min(float(limit.burst), self._level + (now - self._filled_at) * limit.per_second)
+        self._filled_at = now
+        if self._level < 1.0:
+            return limit
+        self._level -= 1.0
+        return None
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)

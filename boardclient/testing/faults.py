@@ -1,32 +1,20 @@
-"""The faults of the embedded service, and the plan of which calls get them.
+"""The faults of the embedded service. `Faults` plans which calls get them.
 
 To commit means to carry out what a request asks for. A fault can be applied before or after it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import ClassVar, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Protocol
 
 import attrs
 
 from boardclient.testing._http import Stage
-from boardclient.testing._rules import OPERATIONS, UNKNOWN
 
 __all__ = [
-    "DelayAnswer",
-    "DelayCommit",
-    "Drop",
     "Fault",
-    "Faults",
-    "Hang",
-    "Planned",
-    "RateLimit",
-    "SlowBody",
     "Stage",
-    "Status",
-    "Truncated",
     "delay_answer",
     "delay_commit",
     "drop",
@@ -53,7 +41,7 @@ def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 @attrs.frozen
-class Status:
+class status:  # noqa: N801 -- as it is used: `faults.status()`
     """Respond with a status.
 
     Args:
@@ -85,7 +73,7 @@ class Status:
 
 
 @attrs.frozen(kw_only=True)
-class Drop:
+class drop:  # noqa: N801 -- as it is used: `faults.drop()`
     """Close the connection without a response.
 
     Args:
@@ -104,7 +92,7 @@ class Drop:
 
 
 @attrs.frozen
-class DelayAnswer:
+class delay_answer:  # noqa: N801 -- as it is used: `faults.delay_answer()`
     """Commit at once, and respond after a delay in seconds."""
 
     seconds: float
@@ -117,7 +105,7 @@ class DelayAnswer:
 
 
 @attrs.frozen
-class DelayCommit:
+class delay_commit:  # noqa: N801 -- as it is used: `faults.delay_commit()`
     """Commit and respond after a delay in seconds.
 
     It commits even if the client has closed the connection by then.
@@ -132,7 +120,7 @@ class DelayCommit:
 
 
 @attrs.frozen(kw_only=True)
-class Hang:
+class hang:  # noqa: N801 -- as it is used: `faults.hang()`
     """Do not respond.
 
     Args:
@@ -155,7 +143,7 @@ class Hang:
 
 
 @attrs.frozen
-class Truncated:
+class truncated:  # noqa: N801 -- as it is used: `faults.truncated()`
     """Commit, send half of the body, and close the connection."""
 
     async def play(self, stage: Stage) -> None:
@@ -168,7 +156,7 @@ class Truncated:
 
 
 @attrs.frozen
-class SlowBody:
+class slow_body:  # noqa: N801 -- as it is used: `faults.slow_body()`
     """Commit, and send the body byte by byte.
 
     Args:
@@ -188,7 +176,7 @@ class SlowBody:
 
 
 @attrs.frozen
-class RateLimit:
+class rate_limit:  # noqa: N801 -- as it is used: `faults.rate_limit()`
     """Refuse calls beyond a rate with 429: a token bucket, for `Faults.rate_limit`.
 
     Args:
@@ -207,6 +195,10 @@ class RateLimit:
         await stage.reply(429, b"", headers)
 
 
+def _response(code: int, headers: dict[str, str], body: bytes, *, commit: bool) -> status:
+    return status(code, headers, body, commit=commit)
+
+
 def foreign_body(
     body: bytes,
     content_type: str = "application/json",
@@ -214,7 +206,7 @@ def foreign_body(
     *,
     commit: bool = True,
     headers: Mapping[str, str] | None = None,
-) -> Status:
+) -> status:
     """Return a fault that responds with another body.
 
     Args:
@@ -224,141 +216,14 @@ def foreign_body(
         commit: Whether to commit first. True by default.
         headers: Other headers, such as `Content-Encoding`. None by default.
     """
-    return Status(status, {"Content-Type": content_type, **(headers or {})}, body, commit=commit)
+    return _response(status, {"Content-Type": content_type, **(headers or {})}, body, commit=commit)
 
 
-def redirect(location: str, code: int = 307) -> Status:
+def redirect(location: str, code: int = 307) -> status:
     """Return a fault that responds with a redirect and does not commit.
 
     Args:
         location: The `Location` header.
         code: The status. 307 by default.
     """
-    return Status(code, {"Location": location})
-
-
-status: TypeAlias = Status
-drop: TypeAlias = Drop
-delay_answer: TypeAlias = DelayAnswer
-delay_commit: TypeAlias = DelayCommit
-hang: TypeAlias = Hang
-truncated: TypeAlias = Truncated
-slow_body: TypeAlias = SlowBody
-rate_limit: TypeAlias = RateLimit
-
-
-@attrs.define(kw_only=True, eq=False)
-class Planned:
-    """One entry of a plan. `hits` counts the calls that got the fault."""
-
-    fault: Fault
-    operation: str | None
-    calls: Container[int] | None
-    times: int | None
-    hits: int = 0
-
-    def fits(self, operation: str, number: int) -> bool:
-        """Return True if a call gets the fault."""
-        if self.times is not None and self.hits >= self.times:
-            return False
-        return self.operation in (None, operation) and (self.calls is None or number in self.calls)
-
-
-@attrs.define(eq=False)
-class Faults:
-    """The plan of which calls get which faults. Owned by the service.
-
-    A call gets the fault of the first entry that fits. If none fits, the rate limit applies.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    planned: list[Planned] = attrs.field(init=False, factory=list)
-    _limit: RateLimit | None = attrs.field(init=False, default=None)
-    _level: float = attrs.field(init=False, default=0.0)
-    _filled_at: float = attrs.field(init=False, default=0.0)
-
-    status: ClassVar[type[Status]] = Status
-    drop: ClassVar[type[Drop]] = Drop
-    delay_answer: ClassVar[type[DelayAnswer]] = DelayAnswer
-    delay_commit: ClassVar[type[DelayCommit]] = DelayCommit
-    hang: ClassVar[type[Hang]] = Hang
-    truncated: ClassVar[type[Truncated]] = Truncated
-    foreign_body: ClassVar[Callable[..., Status]] = staticmethod(foreign_body)
-    slow_body: ClassVar[type[SlowBody]] = SlowBody
-    redirect: ClassVar[Callable[..., Status]] = staticmethod(redirect)
-
-    def add(
-        self,
-        fault: Fault,
-        operation: str | None = None,
-        *,
-        call: int | Iterable[int] | None = None,
-        times: int | None = None,
-    ) -> Planned:
-        """Apply a fault to future calls, and return the entry of the plan.
-
-        Args:
-            fault: The fault, such as `faults.status(503)`.
-            operation: The operation whose calls get it, such as "cards.create". None, the default, means all operations.
-            call: The number, or numbers, of the calls that get it. Calls are counted for each operation, from 1. None, the
-                default, means all calls.
-            times: The largest number of calls that get it. None, the default, means any number.
-
-        Raises:
-            ValueError: the service has no such operation, or `call` or `times` is less than 1.
-            TypeError: `call` or `times` is no whole number, or `fault` is no fault but what makes one.
-        """
-        if isinstance(fault, type) or not callable(getattr(fault, "play", None)):
-            raise TypeError(f"expected a fault such as faults.drop(), not {fault!r}")
-        if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
-            raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
-        calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int | str) else call)
-        for number in (1 if times is None else times, *(calls[:1] if isinstance(calls, range) else calls or ())):
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"call and times must be whole numbers, not {number!r}")
-            if number < 1:
-                raise ValueError(f"call and times count from 1: with {number} no call gets the fault")
-        planned = Planned(fault=fault, operation=operation, calls=calls, times=times)
-        self.planned.append(planned)
-        return planned
-
-    def remove(self, planned: Planned) -> None:
-        """Remove an entry from the plan.
-
-        Raises:
-            ValueError: it is not in the plan.
-        """
-        self.planned.remove(planned)
-
-    def clear(self) -> None:
-        """Remove all entries and the rate limit."""
-        self.planned.clear()
-        self._limit = None
-
-    @property
-    def rate_limit(self) -> RateLimit | None:
-        """The rate limit that the service enforces, or None. Setting it fills the bucket."""
-        return self._limit
-
-    @rate_limit.setter
-    def rate_limit(self, limit: RateLimit | None) -> None:
-        self._limit = limit
-        self._level = 0.0 if limit is None else float(limit.burst)
-        self._filled_at = self.clock()
-
-    def meet(self, operation: str, number: int) -> Fault | None:
-        """Return the fault that a call gets, or None, and count the call."""
-        for planned in self.planned:
-            if planned.fits(operation, number):
-                planned.hits += 1
-                return planned.fault
-        limit = self._limit
-        if limit is None:
-            return None
-        now = self.clock()
-        self._level = min(float(limit.burst), self._level + (now - self._filled_at) * limit.per_second)
-        self._filled_at = now
-        if self._level < 1.0:
-            return limit
-        self._level -= 1.0
-        return None
+    return status(code, {"Location": location})

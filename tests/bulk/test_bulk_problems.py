@@ -55,7 +55,7 @@ async def test_the_error_of_an_unknown_row_is_its_own(
         session.cards.create_many([CardDraft("a", list_id)], board_id=board_id, settle=0.0) as run,
     ):
         await service.received("boards.cards", 2)
-        if isinstance(fault, faults.Hang):
+        if isinstance(fault, faults.hang):
             run.stop()
         error = (await anext(run)).error
     assert isinstance(error, TransportError)

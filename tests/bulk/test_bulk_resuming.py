@@ -306,7 +306,7 @@ async def test_identifiers_that_utf_8_cannot_encode_end_no_run(world: World) -> 
     faults_of = world.service.faults
     faults_of.add(faults.foreign_body(f"[{before}]".encode()), "boards.cards", call=1)
     faults_of.add(faults.foreign_body(f"[{before},{stranger}]".encode()), "boards.cards")
-    faults_of.add(faults.Drop(commit=True), "cards.create", call=1)
+    faults_of.add(faults.drop(commit=True), "cards.create", call=1)
     for _ in range(2):
         states, report = await world.finish(world.drafts(0))
         assert states == {"0": "unknown"}

@@ -27,7 +27,7 @@ from checker import Evidence, Findings, Process, check
 from kinds import ABLATIONS, KINDS, Kind, every, make_rows
 from storm import Storm
 
-from boardclient.testing import BoardService, faults
+from boardclient.testing import BoardService, Faults, faults
 
 T = TypeVar("T")
 _ALL = {**KINDS, **ABLATIONS}
@@ -255,10 +255,10 @@ def _expiries(kind: Kind, rows: int, chance: random.Random) -> frozenset[int]:
     return frozenset(start + chance.randrange(2, 50) for start in range(0, min(rows, 100 * kind.expiries), 100))
 
 
-def _bucket(kind: Kind) -> faults.Faults | None:
+def _bucket(kind: Kind) -> Faults | None:
     if kind.limit is None or kind.script is not None:
         return None
-    bucket = faults.Faults()
+    bucket = Faults()
     bucket.rate_limit = faults.rate_limit(kind.limit[0], burst=kind.limit[1])
     return bucket
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from boardclient.testing import BoardService, faults
+from boardclient.testing import BoardService, Faults, faults
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -27,7 +27,7 @@ class Storm:
     delay: float
     expiries: frozenset[int] = frozenset()
     foreign: Callable[[Any], None] | None = None
-    bucket: faults.Faults | None = None
+    bucket: Faults | None = None
     posts: int = 0
     pending: int = 0
     latest: float = 0.0

@@ -140,7 +140,7 @@ def test_half_an_emoji_in_a_name_is_shown(client: TestClient, service: BoardServ
     ],
 )
 def test_a_service_that_fails_is_shown_as_an_error_page(
-    client: TestClient, service: BoardService, fault: faults.Status, status: int
+    client: TestClient, service: BoardService, fault: faults.status, status: int
 ) -> None:
     """An error of the service is a page for people and problem+json for programs, with its Retry-After."""
     board = service.seed({"To Do": []})

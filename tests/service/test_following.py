@@ -138,7 +138,7 @@ async def test_observers_see_failed_exchanges(service: BoardService, fault: Any,
         exchange = asyncio.ensure_future(form)
         while not service.calls:
             await asyncio.sleep(0)
-        if isinstance(fault, faults.Hang):
+        if isinstance(fault, faults.hang):
             exchange.cancel()
         await asyncio.wait([exchange])
     assert [type(event) for event in seen] == [RequestSent, ResponseReceived]

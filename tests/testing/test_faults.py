@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from boardclient.testing import faults
+from boardclient.testing import Faults, faults
 
 GONE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
@@ -204,14 +204,14 @@ async def test_the_first_entry_that_fits_applies(client, service):
 
 def test_an_unknown_operation_is_refused():
     with pytest.raises(ValueError, match=r"cards\.creat.*cards\.create"):
-        faults.Faults().add(faults.drop(), "cards.creat")
+        Faults().add(faults.drop(), "cards.creat")
 
 
 @pytest.mark.parametrize("option", ["times", "call"])
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError), (True, TypeError)])
 def test_a_fault_that_no_call_would_get_is_refused(option, value, error):
     """Calls are counted from 1. A plan that never applies would make a test pass that shows nothing."""
-    plan = faults.Faults()
+    plan = Faults()
     with pytest.raises(error, match="call and times"):
         plan.add(faults.drop(), **{option: value})
     for value in ([1, 0], range(3)):
@@ -223,7 +223,7 @@ def test_a_fault_that_no_call_would_get_is_refused(option, value, error):
 @pytest.mark.parametrize("fault", [faults.drop, faults.foreign_body, "drop", None, 503])
 def test_what_is_no_fault_is_refused(fault):
     """A function that makes a fault, and was not called, is an error where it is planned."""
-    plan = faults.Faults()
+    plan = Faults()
     with pytest.raises(TypeError, match=r"a fault such as faults\.drop\(\), not "):
         plan.add(fault)
     assert plan.planned == []
