@@ -123,7 +123,7 @@ class Engine:
         """
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
-        await self._until_halted(self._board.prepare(reads_cards=self._reads_board), context)
+        await self._until_halted(self._board.prepare(self._reconciler.appearances.note if self._reads_board else None), context)
         if self._reads_board:
             await self._until_halted(self._load_probes(), context)
         self._tally.begin()
@@ -671,7 +671,7 @@ class Engine:
             self._tally.audit, findings = await self._reconciler.audit(self._failed, [*self._doubted, *self._open_rows])
         except BoardClientError as error:
             self._tally.audit_error = error  # the results stay as they are
-            findings = [RowFinding(row) for row in self._failed]
+            findings = [RowFinding(row, "absent") for row in self._failed]
         self._failed.clear()
         for finding in findings:
             self._note_finding(finding)
@@ -680,7 +680,7 @@ class Engine:
     async def _check_refused(self) -> None:
         """Read the board before refused rows are sent again: a service may have done what it refused."""
         rows, self._to_check = self._to_check, []
-        findings = [RowFinding(row) for row in rows]
+        findings = [RowFinding(row, "absent") for row in rows]
         if self._reads_board:
             self._begin_phase("reading the board", "the board is read before refused rows are sent again")
             try:
@@ -694,7 +694,7 @@ class Engine:
                     self._happen(row, "unsendable", error=BoardClientError(why))
             self._begin_phase("creating")
         for finding in findings:
-            if finding.card is None and finding.error is None:
+            if finding.event == "absent":
                 self._to_send_again.append(finding.row)
             else:
                 finding.row.is_earlier = finding.row.state == "new"
@@ -736,22 +736,16 @@ class Engine:
 
     def _note_finding(self, finding: RowFinding) -> None:
         """Note what a listing says about a row in doubt."""
-        row, card, error, is_open = finding
-        if is_open:
-            self._happen(row, "not listed")
-        elif card is not None:
+        row, event, card, error = finding
+        if event == "found" and card is not None:
             self._ledger.seen.add(card.id)
-            self._happen(row, "found", card)
-        elif error is not None:
-            self._happen(row, "undecided", error=error)
-        elif row.state == "failed":
-            self._happen(row, "absent")
-        elif row.sends >= MOST_SENDS:
-            why = f"sent {row.sends} times, and not on the board: {row.error}"
-            self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))
-        else:
-            row.is_earlier, row.error, row.put_off_at, row.probes = False, None, math.inf, 0
-            self._happen(row, "absent")
+        elif event == "absent" and row.state != "failed":
+            if row.sends >= MOST_SENDS:
+                why = f"sent {row.sends} times, and not on the board: {row.error}"
+                event, error = "absent too often", BoardClientError(why, Effect.REJECTED)
+            else:
+                row.is_earlier, row.error, row.put_off_at, row.probes = False, None, math.inf, 0
+        self._happen(row, event, card, error)
 
     async def _give_up(self) -> None:
         """Report rows as unknown whose absence no further card can prove, unless an input may still yield one, or a probe."""
@@ -764,8 +758,8 @@ class Engine:
             rows = [*self._open_rows]
             self._open_rows.clear()
             why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.batch else "")
-            for row, _, error, _ in await self._reconciler.give_up(rows, why):
-                self._happen(row, "given up", error=error)
+            for finding in await self._reconciler.give_up(rows, why):
+                self._happen(finding.row, "given up", error=finding.error)
 
     # --- probes
 

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import attrs
@@ -180,10 +181,6 @@ class RunBoard:
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
         self.probes = IdSet()
         """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
-        self._appearances, self._new_appearances = IdSet(), array("q")
-        """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
-        self._sent = array("q")
-        """Hashes of what was sent for the rows whose cards are known."""
         self._pipeline = pipeline
         self._hold = hold
         self._ledger = ledger
@@ -195,10 +192,10 @@ class RunBoard:
         self._deleted: set[str] = set()
         self._moved: set[str] = set()
 
-    async def prepare(self, *, reads_cards: bool) -> None:
+    async def prepare(self, note: Callable[[str, Card], object] | None) -> None:
         """Read the lists, and the cards that exist before the first row.
 
-        The cards are read only if `reads_cards` is set and the ledger is new.
+        The cards are read only if the ledger is new and `note` is set, which is called with each of them.
 
         Raises:
             BoardClientError: the board could not be read.
@@ -206,13 +203,14 @@ class RunBoard:
         if self.board_id is None:
             return
         await self.read_lists()
-        if reads_cards and self._ledger.is_new:  # also if an earlier run has read them: it has sent nothing
-            await self._ledger.set_baseline(await self._read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids))
+        if note is not None and self._ledger.is_new:  # also if an earlier run has read them: it has sent nothing
+            request = operations.CARDS_IN_SLICES.request(self.board_id)
+            await self._ledger.set_baseline(await self._read(request, partial(self._ids, note)))
         self._baseline = await self._ledger.baseline()
         if self._baseline is not None:
             self._ledger.older.append(self._baseline)
 
-    async def _ids(self, slices: Iterator[list[Card]]) -> list[str]:
+    async def _ids(self, note: Callable[[str, Card], object], slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []
         lists = self._listed_before = Counter[str]()
         for cards in slices:
@@ -221,7 +219,7 @@ class RunBoard:
                 ids.append(card.id)
                 if card.list_id is not None:
                     lists[card.list_id] += 1
-                self.note_appearance(card.id, card)
+                note(card.id, card)
             await asyncio.sleep(0)
         return ids
 
@@ -229,27 +227,6 @@ class RunBoard:
         """Return how many cards were listed before the first row."""
         lists = self._listed_before
         return Extent(self._ledger.listed_before, -1 if lists is None else lists.get(list_id, -1))
-
-    def note_appearance(self, card_id: str, card: Card | CardDraft) -> None:
-        """Note what a known card looks like, or what was sent for its row."""
-        self._new_appearances.append(hash((card_id, appearance(card))))
-
-    def note_row(self, card_id: str, draft: CardDraft) -> None:
-        """Note the card of a row, and what was sent for it."""
-        self._sent.append(appearance(draft))
-        self.note_appearance(card_id, draft)
-
-    def sent_like(self, cards: Iterable[Card]) -> set[str]:
-        """Return the identifiers of the cards that look exactly like what was sent for a row whose card is known."""
-        looks = {card.id: appearance(card) for card in cards}
-        sent = set(filter(set(looks.values()).__contains__, self._sent))
-        return {card_id for card_id, look in looks.items() if look in sent}
-
-    def is_noted(self, card_id: str, card: Card | CardDraft) -> bool:
-        """Return True if this was noted: few runs ask, so the set is made only then."""
-        while self._new_appearances:
-            self._appearances.add(self._new_appearances.pop())
-        return hash((card_id, appearance(card))) in self._appearances
 
     def problem(self, row: Row) -> BoardClientError | None:
         """Return why a row can't be sent, or None if it can or was sent before."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 import hmac
 import html
 import re
+from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+import attrs
+
 from boardclient.bulk._content import FIELDS, Content, EqualCards, IdSet, digest, normal
+from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof._board import Listing
+from boardclient.bulk._proof._board import Listing, appearance
 from boardclient.models import Card, CardDraft
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
@@ -29,6 +32,33 @@ _SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
 _FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
 _SAMPLES_AT_EACH_END: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
+
+
+@attrs.define
+class Matches:
+    """The card of each row that was recognised, and for others the cards of which it is not clear whose they are.
+
+    Rows of earlier runs that are not in the input are known by what is left of them.
+    """
+
+    found: dict[Row | Doubt, Card] = attrs.field(factory=dict)
+    unclear: dict[Row | Doubt, Sequence[Card]] = attrs.field(factory=dict)
+
+    def __contains__(self, row: Row) -> bool:
+        return row in self.found or row in self.unclear
+
+    def __or__(self, other: Matches) -> Matches:
+        return Matches(self.found | other.found, self.unclear | other.unclear)
+
+    @property
+    def card_ids(self) -> set[str]:
+        """The identifiers of the cards that are rows'."""
+        return {card.id for card in self.found.values()}
+
+    def without(self, cards: Iterable[Card]) -> list[Card]:
+        """Return those of some cards that are no row's."""
+        owned = self.card_ids
+        return [card for card in cards if card.id not in owned]
 
 
 # --- markers
@@ -106,6 +136,10 @@ class RowMarkers:
             self._made.add(row.marker.casefold())
         return row.marker
 
+    def _shown_as(self, row: Row) -> str:
+        """Return the marker of a row without case, "" if rows have none."""
+        return (self.of(row) or "").casefold()
+
     def know(self, seqs: Iterable[int]) -> None:
         """Note that cards may show the secret markers of rows that are not in the input, by their numbers."""
         for seq in seqs if self.are_secret else ():
@@ -122,11 +156,11 @@ class RowMarkers:
 
     def is_shown(self, row: Row, card: Card) -> bool:
         """Return True if a card shows the marker of a row."""
-        return (self.of(row) or "").casefold() in markers(card.desc)
+        return self._shown_as(row) in markers(card.desc)
 
     def of_all(self, rows: Iterable[Row]) -> set[str]:
         """Return the markers of rows, without case."""
-        return {(self.of(row) or "").casefold() for row in rows} if self.are_used else set()
+        return {self._shown_as(row) for row in rows} if self.are_used else set()
 
     def cards_of_rows(self, cards: Iterable[Card]) -> set[str]:
         """Return the ids of the cards that show the marker of any row that has one."""
@@ -141,48 +175,72 @@ class RowMarkers:
             return set()
         return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))}
 
-    def match(self, rows: Sequence[Row], cards: Iterable[Card]) -> tuple[dict[int, Card], dict[int, list[Card]]]:
-        """Return the card of each row, by its place, that shows its marker.
+    def match(self, rows: Sequence[Row], cards: Iterable[Card]) -> Matches:
+        """Return the card of each row that shows its marker.
 
-        The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
-        equal or have as many cards. A card with the markers of several rows is that of the one whose name it has. A marker that
-        others know, since the caller's function made it, may be mentioned in any description: it proves together with the name of
-        its row.
+        If rows share a marker, it is clear whose a card is only if they are equal or have as many cards. A card with the markers
+        of several rows is that of the one whose name it has. A marker that others know, since the caller's function made it, may
+        be mentioned in any description: it proves together with the name of its row.
         """
+        matches = Matches()
         if not self.are_used:
-            return {}, {}
-        places: defaultdict[str, list[int]] = defaultdict(list)
-        names: defaultdict[str, set[str]] = defaultdict(set)
-        for place, row in enumerate(rows):
-            marker = (self.of(row) or "").casefold()
-            places[marker].append(place)
-            names[marker].add(normal(row.draft.name))
+            return matches
+        marked: defaultdict[str, _MarkedRows] = defaultdict(_MarkedRows)
+        for row in rows:
+            group = marked[self._shown_as(row)]
+            group.rows.append(row)
+            group.names.add(normal(row.draft.name))
         named = {row.named for row in rows}
-        claims: list[tuple[bool, bool, set[str], Card]] = []
-        for card in cards:
-            if shown := markers(card.desc) & places.keys():
-                name = normal(card.name or "")
-                own = {marker for marker in shown if name in names[marker]}
-                claims.append((card.id not in named, not own, own or shown, card))
-        marked: defaultdict[str, list[Card]] = defaultdict(list)
-        shared: defaultdict[str, list[Card]] = defaultdict(list)
+        claims = [_MarkerClaim.of(card, shown, marked) for card in cards if (shown := markers(card.desc) & marked.keys())]
         # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
-        for _, is_foreign, claimed, card in sorted(claims, key=itemgetter(0, 1)):
-            for marker in claimed:
-                if len(claimed) > 1 or (is_foreign and not self.are_secret):
-                    shared[marker].append(card)
-                elif len(marked[marker]) < len(places[marker]):
-                    marked[marker].append(card)
-        found: dict[int, Card] = {}
-        unclear: dict[int, list[Card]] = {}
-        for marker in marked.keys() | shared.keys():
-            given, mine = marked[marker], places[marker]
-            is_clear = not shared[marker] and len({digest(rows[place].draft) for place in mine}) == 1
-            if len(given) == len(mine) or is_clear:
-                found.update(zip(mine, given, strict=False))
-            else:
-                unclear.update({place: [*given, *shared[marker]] for place in mine})
-        return found, unclear
+        for claim in sorted(claims, key=lambda claim: (claim.card.id not in named, not claim.has_name)):
+            for marker in claim.markers:
+                marked[marker].add(claim, is_proof=len(claim.markers) == 1 and (claim.has_name or self.are_secret))
+        for group in marked.values():
+            group.decide(matches)
+        return matches
+
+
+class _MarkerClaim(NamedTuple):
+    """A card that shows markers of rows, and those of them by which it may be a row's."""
+
+    card: Card
+    markers: set[str]
+    has_name: bool
+    """Whether it has the name of such a row."""
+
+    @classmethod
+    def of(cls, card: Card, shown: set[str], marked: Mapping[str, _MarkedRows]) -> _MarkerClaim:
+        name = normal(card.name or "")
+        own = {marker for marker in shown if name in marked[marker].names}
+        return cls(card, own or shown, bool(own))
+
+
+@attrs.define
+class _MarkedRows:
+    """The rows with one marker, and the cards that show it."""
+
+    rows: list[Row] = attrs.field(factory=list)
+    names: set[str] = attrs.field(factory=set)
+    _own: list[Card] = attrs.field(factory=list, init=False)
+    _shared: list[Card] = attrs.field(factory=list, init=False)
+    """Those that may also be another's."""
+
+    def add(self, claim: _MarkerClaim, *, is_proof: bool) -> None:
+        if not is_proof:
+            self._shared.append(claim.card)
+        elif len(self._own) < len(self.rows):
+            self._own.append(claim.card)
+
+    def decide(self, matches: Matches) -> None:
+        """Give the rows their cards, or say that these may be theirs."""
+        cards = [*self._own, *self._shared]
+        if not cards:
+            return
+        if len(self._own) == len(self.rows) or not (self._shared or _differ(digest(row.draft) for row in self.rows)):
+            matches.found.update(zip(self.rows, self._own, strict=False))
+        else:
+            matches.unclear.update(dict.fromkeys(self.rows, cards))
 
 
 # --- equality and evidence
@@ -191,38 +249,70 @@ class RowMarkers:
 class Claim(NamedTuple):
     """A row in doubt: what was sent for it, and after how many readings."""
 
+    row: Row | Doubt
     content: Content
     digest: bytes
     since: int
 
 
-def find_equal(
-    claims: Mapping[int, Claim], cards: EqualCards, listed_in: Mapping[str, int]
-) -> tuple[dict[int, Card], dict[int, list[Card]]]:
-    """Return the card of each row, by its place, that equals what was sent and can be no other's.
+def find_equal(claims: Iterable[Claim], cards: EqualCards, listed_in: Mapping[str, int]) -> Matches:
+    """Return the card of each row that equals what was sent and can be no other's.
 
-    The second result has, for each other row, the cards that equal it, if there are any. Rows that are the same share equal
-    cards, as long as there are no more cards than rows. `listed_in` says in which reading of the board each card was listed
-    first: a card belongs to no row that was sent later.
+    Rows that are the same share equal cards, as long as there are no more cards than rows. `listed_in` says in which reading of
+    the board each card was listed first: a card belongs to no row that was sent later.
     """
-    groups: defaultdict[Content, list[int]] = defaultdict(list)
-    for place, claim in claims.items():
-        groups[claim.content].append(place)
+    claims_of: defaultdict[Content, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        claims_of[claim.content].append(claim)
     equal: dict[Content, list[Card]] = {}
-    for content, places in groups.items():
-        since = min(claims[place].since for place in places)
+    for content, some in claims_of.items():
+        since = min(claim.since for claim in some)
         equal[content] = [card for card in cards.to(content) if listed_in[card.id] > since]
-    claimed = Counter(card.id for some in equal.values() for card in some)
-    found: dict[int, Card] = {}
-    unclear: dict[int, list[Card]] = {}
-    for content, places in groups.items():
-        shared = equal[content]
-        are_same = len({claims[place].digest for place in places}) == 1
-        if are_same and len(shared) <= len(places) and all(claimed[card.id] == 1 for card in shared):
-            found.update(zip(places, shared, strict=False))
+    times_claimed = Counter(card.id for shared in equal.values() for card in shared)
+    matches = Matches()
+    for content, some in claims_of.items():
+        rows, shared = [claim.row for claim in some], equal[content]
+        is_alone = len(shared) <= len(rows) and all(times_claimed[card.id] == 1 for card in shared)
+        if is_alone and not _differ(claim.digest for claim in some):
+            matches.found.update(zip(rows, shared, strict=False))
         else:
-            unclear.update(dict.fromkeys(places, shared))
-    return found, unclear
+            matches.unclear.update(dict.fromkeys(rows, shared))
+    return matches
+
+
+def _differ(digests: Iterable[bytes]) -> bool:
+    return len(set(digests)) > 1
+
+
+class Appearances:
+    """What known cards look like, as hashes. Owned by a reconciler."""
+
+    def __init__(self) -> None:
+        self._sent = array("q")
+        """Of what was sent for the rows whose cards are known."""
+        self._noted, self._new = IdSet(), array("q")
+        """Of each identifier with what was sent for its row, or what the card showed at the start."""
+
+    def note(self, card_id: str, card: Card | CardDraft) -> None:
+        """Note what a known card looks like, or what was sent for its row."""
+        self._new.append(hash((card_id, appearance(card))))
+
+    def note_row(self, card_id: str, draft: CardDraft) -> None:
+        """Note the card of a row, and what was sent for it."""
+        self._sent.append(appearance(draft))
+        self.note(card_id, draft)
+
+    def has(self, card_id: str, card: Card | CardDraft) -> bool:
+        """Return True if this was noted: few runs ask, so the set is made only then."""
+        while self._new:
+            self._noted.add(self._new.pop())
+        return hash((card_id, appearance(card))) in self._noted
+
+    def sent_like(self, cards: Iterable[Card]) -> set[str]:
+        """Return the identifiers of the cards that look exactly like what was sent for a row whose card is known."""
+        looks = {card.id: appearance(card) for card in cards}
+        sent = set(filter(set(looks.values()).__contains__, self._sent))
+        return {card_id for card_id, look in looks.items() if look in sent}
 
 
 class Samples:
@@ -274,8 +364,7 @@ class Evidence:
             for card_id, row in chain(samples, probes)
             if (card := listing.samples.get(card_id)) is not None
         ]
-        of_rows = [content for row, content, _ in sent if not row.is_probe]
-        sent_with = {field for field in FIELDS if any(getattr(content, field) is not None for content in of_rows)}
+        sent_with = _fields_of(content for row, content, _ in sent if not row.is_probe)
         if sent:
             sent_with.add("list_id")  # each card has a list: if no card shows it, a probe proves that as well
         self.fields = {*FIELDS} - (sent_with - listing.fields)
@@ -288,12 +377,11 @@ class Evidence:
                 self._lists.add(content.list_id)
                 if EqualCards([card], self.fields).to(content):
                     self._equal.add(content.list_id)
-            elif not markers.are_secret:
-                continue
-            self._marked.add(content.list_id)
-            self._longest[content.list_id] = max(len(content.desc or ""), self._longest.get(content.list_id, 0))
-            self.shows_names = self.shows_names and normal(card.name or "") == content.name
-            self.is_marked = self.is_marked and markers.is_shown(row, card)
+            if markers.are_secret or not row.is_probe:
+                self._marked.add(content.list_id)
+                self._longest[content.list_id] = max(len(content.desc or ""), self._longest.get(content.list_id, 0))
+                self.shows_names = self.shows_names and normal(card.name or "") == content.name
+                self.is_marked = self.is_marked and markers.is_shown(row, card)
 
     def has_later_sample(self, row: Row) -> bool:
         """Return True if a card is listed that was sent to a row's list after the row."""
@@ -319,6 +407,11 @@ class Evidence:
     def is_longer(self, row: Content) -> bool:
         """Return True if the description of a row is longer than that of each sample of its list: a limit may have dropped it."""
         return len(row.desc or "") > self._longest.get(row.list_id, 0)
+
+
+def _fields_of(contents: Iterable[Content]) -> set[str]:
+    """Return the fields with which at least one was sent."""
+    return {field for content in contents for field in FIELDS if getattr(content, field) is not None}
 
 
 class Suspects:

@@ -15,10 +15,21 @@ from typing import Final, NamedTuple
 from boardclient._responses import add_words, ends_run
 from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._life import Row
+from boardclient.bulk._life import Event, Row
 from boardclient.bulk._proof._board import Listing, Missing, RunBoard
 from boardclient.bulk._proof._probes import Probes
-from boardclient.bulk._proof._recognition import Claim, Evidence, Marking, RowMarkers, Samples, Suspects, find_equal, markers
+from boardclient.bulk._proof._recognition import (
+    Appearances,
+    Claim,
+    Evidence,
+    Marking,
+    Matches,
+    RowMarkers,
+    Samples,
+    Suspects,
+    find_equal,
+    markers,
+)
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft
@@ -34,16 +45,15 @@ _NO_BASELINE: Final = (
 
 
 class RowFinding(NamedTuple):
-    """What a listing says about a row in doubt.
+    """What a listing says about a row, as an event of its life: "found", "undecided", "absent" or "not listed".
 
-    `card` is set if the card exists, `error` if that is not known. `is_open` means that the card is not listed, and that only a
-    later listing can prove that it does not exist. If none of them is set, it does not exist.
+    "not listed" means that only a later listing can prove that the card does not exist.
     """
 
     row: Row
+    event: Event
     card: Card | None = None
     error: BoardClientError | None = None
-    is_open: bool = False
 
 
 class Reconciler:
@@ -53,6 +63,7 @@ class Reconciler:
         self._ledger = ledger
         self._board = board
         self.markers: Final = RowMarkers(marking, ledger.secret)
+        self.appearances: Final = Appearances()
         self.probes: Probes | None = None
         """None in a run that sends none, if no earlier one has left any."""
         self._sends_probes = sends_probes
@@ -85,7 +96,7 @@ class Reconciler:
         if self.markers.are_secret:
             self.markers.of(row)
         self._samples.add(card_id, row)
-        self._board.note_row(card_id, row.draft)
+        self.appearances.note_row(card_id, row.draft)
 
     # --- rows in doubt
 
@@ -133,8 +144,8 @@ class Reconciler:
             self.probes.recognise(listing)
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
-            if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
-                self._board.note_appearance(card.id, card)
+            if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
+                self.appearances.note(card.id, card)
                 self.unaccounted[card.id] = len(self._read_at)
         return listing
 
@@ -153,7 +164,7 @@ class Reconciler:
             is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
             if card.id in named or (is_marked and self.markers.are_secret):
                 return True
-            return (is_marked or normal(card.name or "") in names) and not self._board.is_noted(card.id, card)
+            return (is_marked or normal(card.name or "") in names) and not self.appearances.has(card.id, card)
 
         return is_recycled
 
@@ -161,14 +172,17 @@ class Reconciler:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
+    def _claim(self, row: Row) -> Claim:
+        return Claim(row, self.markers.content(row), digest(row.draft), self._since(row))
+
     async def _judge(self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
         cards, incomplete = listing.unaccounted, None
         if missing.is_incomplete:
             total = listing.confirmed + len(missing.deleted) + missing.hidden
             incomplete = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
-        found, unclear, evidence = await self._recognise([*rows, *self._unknown], refused, listing, missing)
-        owned = {card.id for card in found.values()}
+        matches, evidence = await self._recognise([*rows, *self._unknown], refused, listing, missing)
+        owned = matches.card_ids
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
         if self.probes is not None:
@@ -177,18 +191,18 @@ class Reconciler:
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
         self._possible.clear()
-        for place, row in enumerate(rows):
-            equal = unclear.get(place, [])
+        for row in rows:
+            equal = matches.unclear.get(row, ())
             possible = equal or suspects.of(self.markers.content(row), self._since(row), row.draft.desc)
-            if place in found:
-                findings.append(RowFinding(row, found[place]))
+            if row in matches.found:
+                findings.append(RowFinding(row, "found", matches.found[row]))
             elif not possible:
                 findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE))
             elif incomplete is None and self._may_become_clear(row.draft.list_id, evidence, is_equal=bool(equal)):
                 self._possible[row.seq] = possible, _why(possible, is_equal=bool(equal))
-                findings.append(RowFinding(row, is_open=True))
+                findings.append(RowFinding(row, "not listed"))
             else:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
@@ -208,30 +222,29 @@ class Reconciler:
         """Return a finding for each refused row. Its card exists, or may, only if one shows its marker or equals it."""
         if not refused:
             return []
-        rows = [*doubted, *self._unknown]
-        found, unclear, _ = await self._recognise(rows, refused, listing, missing)
+        matches, _ = await self._recognise([*doubted, *self._unknown], refused, listing, missing)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
-        for place, row in enumerate(refused, len(rows)):
-            if place in found:
-                findings.append(RowFinding(row, found[place]))
-            elif possible := unclear.get(place):
+        for row in refused:
+            if row in matches.found:
+                findings.append(RowFinding(row, "found", matches.found[row]))
+            elif possible := matches.unclear.get(row):
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=True)))
             else:
-                findings.append(RowFinding(row))
+                findings.append(RowFinding(row, "absent"))
         return await self._noted(findings, resembling, listing)
 
     async def _noted(
         self, findings: list[RowFinding], resembling: Mapping[int, Sequence[Card]], listing: Listing
     ) -> list[RowFinding]:
         """Note and return what a listing says about rows, and the cards that may be theirs, by the numbers of the rows."""
-        for row, card, unknown, _ in findings:
+        for row, event, card, _ in findings:
             if card is not None:
                 self._recovered += 1
                 self._replaced += listing.has_row(card.id)
                 self.note_known(row, card.id)
-            elif unknown is not None:
+            elif event == "undecided":
                 self._unknown.append(row)
         await self._name(resembling)
         return findings
@@ -245,11 +258,11 @@ class Reconciler:
 
     async def _recognise(
         self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing
-    ) -> tuple[dict[int, Card], dict[int, list[Card]], Evidence]:
-        """Return the card of each row by its place, the cards of rows for which it is not clear, and what the samples show.
+    ) -> tuple[Matches, Evidence]:
+        """Return which cards are those of rows in doubt and of refused ones, and what the samples show.
 
-        The places are those of rows in doubt, and then of refused ones. A card whose identifier is known is a row's if it shows
-        its secret marker. If it shows another marker of the row, equals the row, or was named by its response, that is not clear.
+        A card whose identifier is known is a row's if it shows its secret marker. If it shows another marker of the row, equals
+        the row, or was named by its response, that is not clear.
         """
         rows = [*doubted, *refused]
         others = await self._ledger.other_doubts() if listing.unaccounted else ()
@@ -257,62 +270,67 @@ class Reconciler:
         probes = () if self.probes is None else self.probes.there.items()
         evidence = Evidence(self._samples, listing, self.markers, probes)
         trusted = listing.recycled if self.markers.are_secret else ()
-        marked, unclear_marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
-        claims = {
-            place: Claim(self.markers.content(row), digest(row.draft), self._since(row))
-            for place, row in enumerate(rows)
-            if place not in marked and place not in unclear_marked
-        }
-        earlier = {place: Claim(doubt.content, b"%d" % doubt.seq, 0) for place, doubt in enumerate(others, len(rows))}
-        owned = {card.id for card in marked.values()}
-        free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in owned]
-        equal, unclear_equal = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
-        in_doubt = {place: claim for place, claim in claims.items() if place < len(doubted)}
-        known, copies = self._known_cards(rows, in_doubt, listing, evidence), listing.copies()
+        marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
+        claims = {row: self._claim(row) for row in rows if row not in marked}
+        earlier = [Claim(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in others]
+        free = EqualCards(marked.without(listing.unaccounted) if listing.has_baseline else [], evidence.fields)
+        equal = find_equal([*claims.values(), *earlier], free, self.unaccounted)
+        known = self._known_cards(rows, {row: claims[row] for row in doubted if row in claims}, listing, evidence)
+        self._disbelieve(equal, {row: known.get(row, []) for row in claims}, listing, missing, evidence)
+        return marked | equal, evidence
+
+    def _disbelieve(
+        self, equal: Matches, known: Mapping[Row, list[Card]], listing: Listing, missing: Missing, evidence: Evidence
+    ) -> None:
+        """Make it unclear whose a card is that equals a row, where something speaks against it.
+
+        `known` has the rows without marked cards, with the cards with known identifiers that may be theirs.
+        """
+        copies = listing.copies()
         by_id = {card.id: card for card in chain(listing.unaccounted, listing.recycled)}
         # While known cards are missing, a card may be one of them, listed with another identifier.
-        others_own = self._board.sent_like(equal.values()) if listing.missing else set[str]()
-        for place in claims:
-            row, cards = rows[place], known.get(place, [])
-            if place in equal and (
+        others_own = self.appearances.sent_like(equal.found.values()) if listing.missing else set[str]()
+        for row, cards in known.items():
+            card = equal.found.get(row)
+            if card is not None and (
                 cards
-                or missing.is_incomplete
-                or not self._is_new(row, listing)
-                or equal[place].id in others_own
-                or _is_copy(equal[place], row.draft, copies)
-                or not evidence.shows_as_sent(row.draft.list_id)
+                or not self._is_equality_believed(row.draft.list_id, listing, missing, evidence)
+                or card.id in others_own
+                or _is_copy(card, row.draft, copies)
             ):
-                cards.append(equal.pop(place))
-            if place not in equal and (named := by_id.get(row.named or "")) is not None:
+                cards.append(equal.found.pop(row))
+            if row not in equal.found and (named := by_id.get(row.named or "")) is not None:
                 cards.append(named)
             if cards:
-                unclear_equal[place] = list({card.id: card for card in chain(unclear_equal.get(place, ()), cards)}.values())
-        return {**marked, **equal}, {**unclear_marked, **unclear_equal}, evidence
+                some = chain(equal.unclear.get(row, ()), cards)
+                equal.unclear[row] = list({card.id: card for card in some}.values())
 
-    def _is_new(self, row: Row, listing: Listing) -> bool:
+    def _is_equality_believed(self, list_id: str, listing: Listing, missing: Missing, evidence: Evidence) -> bool:
+        """Return True if a card of a list is a row's that it equals, as far as the list is concerned."""
+        return not missing.is_incomplete and self._is_whole(list_id, listing) and evidence.shows_as_sent(list_id)
+
+    def _is_whole(self, list_id: str, listing: Listing) -> bool:
         """Return False if a card that was not listed before the run may be older: that listing may have been cut off.
 
         A longer one proves that it was not.
         """
-        list_id = row.draft.list_id
         if list_id not in self._known_whole and listing.has_grown(self._board.extent_before(list_id)):
             self._known_whole.add(list_id)
         return list_id in self._known_whole
 
     def _known_cards(
-        self, rows: Sequence[Row], claims: Mapping[int, Claim], listing: Listing, evidence: Evidence
-    ) -> dict[int, list[Card]]:
+        self, rows: Sequence[Row], claims: Mapping[Row, Claim], listing: Listing, evidence: Evidence
+    ) -> dict[Row, list[Card]]:
         """Return the cards with known identifiers that may be a row's by now, for each claim."""
-        recycled = listing.recycled
-        marked, unclear = self.markers.match(rows, () if self.markers.are_secret else recycled)
-        equal = EqualCards(recycled, evidence.fields)
+        marked = self.markers.match(rows, () if self.markers.are_secret else listing.recycled)
+        equal = EqualCards(listing.recycled, evidence.fields)
         return {
-            place: [
+            row: [
                 # The card of a row that is the same is that row's.
-                *(card for card in equal.to(claim.content) if not self._board.is_noted(card.id, rows[place].draft)),
-                *unclear.get(place, [marked[place]] if place in marked else []),
+                *(card for card in equal.to(claim.content) if not self.appearances.has(card.id, row.draft)),
+                *marked.unclear.get(row, [marked.found[row]] if row in marked.found else []),
             ]
-            for place, claim in claims.items()
+            for row, claim in claims.items()
         }
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
@@ -324,10 +342,10 @@ class Reconciler:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
         if row.absent_from is not None and listing.has_grown(row.absent_from) and evidence.has_later_sample(row):
             row.absent_from = None
-            return RowFinding(row)
+            return RowFinding(row, "absent")
         extent = listing.extent(list_id)
         row.absent_from = extent if row.absent_from is None else min(row.absent_from, extent)
-        return RowFinding(row, is_open=True)
+        return RowFinding(row, "not listed")
 
     async def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
         """Return findings for rows about which nothing can be proven, and why."""
@@ -347,7 +365,7 @@ class Reconciler:
         listing = await self._listing(doubted, refused)
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         findings = await self._judge_refused(refused, doubted, listing, missing)
-        found = {card.id for _, card, _, _ in findings if card is not None}
+        found = {finding.card.id for finding in findings if finding.card is not None}
         recycled = (card for card in listing.recycled if card.id in self._named)
         others = [card for card in chain(listing.unaccounted, recycled) if card.id not in found]
         second = self._second_cards(others, listing)
@@ -387,7 +405,7 @@ class Reconciler:
             and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
         }
         if listing.has_baseline and not self.markers.are_used:
-            copied |= self._board.sent_like(others) - self._named
+            copied |= self.appearances.sent_like(others) - self._named
         second = self.markers.cards_of_rows(others) | equal_to(row for _, row in self._samples) | copied
         return second - equal_to(self._unknown) - self.markers.cards_of(self._unknown, others)
 
@@ -407,7 +425,7 @@ def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
 
 
 def _unknown(row: Row, why: str) -> RowFinding:
-    return RowFinding(row, error=unknown_error(row, why))
+    return RowFinding(row, "undecided", error=unknown_error(row, why))
 
 
 def unknown_error(row: Row, why: str) -> BoardClientError:
