@@ -290,7 +290,7 @@ class AsyncSession:
             concurrency: How many calls to make at a time. None (default): as many as the service is found to accept.
 
         Yields:
-            A `MapResult` for each item, in the order of completion.
+            A `MapResult` for each item, in the order of completion. Where its `error` is None, `value` is the result.
 
         Raises:
             ValueError: `concurrency` is not a whole number of at least 1, or None.

@@ -1,7 +1,7 @@
 """Bulk creation of cards: `BulkRun`, its results and its report (interface 4.3)."""
 
 from boardclient.bulk._content import Content, EqualCards, IdSet, digest
-from boardclient.bulk._map import MapResult
+from boardclient.bulk._map import MapFailure, MapResult, MapSuccess
 from boardclient.bulk._options import journal_identity
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
@@ -15,7 +15,9 @@ __all__ = [
     "Content",
     "EqualCards",
     "IdSet",
+    "MapFailure",
     "MapResult",
+    "MapSuccess",
     "digest",
     "journal_identity",
     "resolve",

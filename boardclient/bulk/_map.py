@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -19,20 +19,41 @@ R = TypeVar("R")
 
 
 @attrs.frozen(kw_only=True)
-class MapResult(Generic[T, R]):
-    """The result of one item of `AsyncSession.map`.
+class MapSuccess(Generic[T, R]):
+    """The result of an item of `AsyncSession.map` whose function returned.
 
     Attributes:
         index: The position of the item in the input, from 0.
         item: The item.
-        value: What the function returned, None if it raised.
-        error: What the function raised, otherwise None.
+        value: What the function returned.
+        error: None.
     """
 
     index: int
     item: T
-    value: R | None = None
-    error: Exception | None = None
+    value: R
+    error: None = None
+
+
+@attrs.frozen(kw_only=True)
+class MapFailure(Generic[T]):
+    """The result of an item of `AsyncSession.map` whose function raised.
+
+    Attributes:
+        index: The position of the item in the input, from 0.
+        item: The item.
+        value: None.
+        error: What the function raised.
+    """
+
+    index: int
+    item: T
+    value: None = None
+    error: Exception
+
+
+MapResult: TypeAlias = MapSuccess[T, R] | MapFailure[T]
+"""The result of one item of `AsyncSession.map`. Where its `error` is None, `value` is what the function returned."""
 
 
 async def map_calls(
@@ -116,12 +137,12 @@ async def _result(function: Callable[[T], Awaitable[R]], index: int, item: T, pa
 async def _outcome(function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
     task = asyncio.current_task()
     try:
-        return MapResult(index=index, item=item, value=await function(item))
+        return MapSuccess(index=index, item=item, value=await function(item))
     except Exception as error:
-        return MapResult(index=index, item=item, error=error)
+        return MapFailure(index=index, item=item, error=error)
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
             raise
         raised = RuntimeError("the function was cancelled by something other than its run")
         raised.__cause__ = error
-        return MapResult(index=index, item=item, error=raised)
+        return MapFailure(index=index, item=item, error=raised)

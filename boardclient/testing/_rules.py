@@ -263,7 +263,7 @@ class BoardRules(Grants):
                 return _oauth.decide_consent(self, body if isinstance(body, dict) else {})
             member = self.authenticate(query, body, write=method != "GET")
             if operation == UNKNOWN:
-                raise Refused(404, "there is no such operation")
+                raise Refused(405, f"the embedded service has no operation {method} {path}")  # 404 would blame an identifier
             if identifier == "":
                 raise Refused(400, "the identifier is missing")
             result = self._apply(operation, identifier or "", self._fields(body), member)

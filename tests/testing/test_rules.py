@@ -87,8 +87,8 @@ def test_a_created_card_shows_the_documented_fields_and_a_read_one_more(world):
         ("POST", "/1/cards/none/idLabels", {"value": "x"}, 404),
         ("DELETE", "/1/cards/", None, 400),
         ("DELETE", "/1/cards/none", None, 404),
-        ("GET", "/1/members/you", None, 404),
-        ("GET", "/elsewhere", None, 404),
+        ("GET", "/1/members/you", None, 405),
+        ("GET", "/elsewhere", None, 405),
     ],
 )
 def test_refuses_with_the_documented_status_and_does_nothing(world, method, path, body, status):

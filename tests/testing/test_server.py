@@ -10,6 +10,7 @@ import threading
 import aiohttp
 import pytest
 
+from boardclient import ApiError
 from boardclient.testing import BoardService, playground
 
 
@@ -75,6 +76,15 @@ async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
     response = await client.ask("POST", "/1/boards", data=data, headers={"Content-Type": kind}, params=signed)
     assert response.status == 400
     assert service.calls[-1].body == data
+
+
+async def test_an_operation_that_the_service_does_not_have_is_named_alone():
+    """The error of such a request blames no identifier."""
+    async with playground() as (_, session):
+        with pytest.raises(ApiError) as caught:
+            await session.request("GET", "/1/search")
+    assert "the embedded service has no operation GET /1/search" in str(caught.value)
+    assert "identifier" not in str(caught.value)
 
 
 async def test_assert_no_duplicates_fails_if_two_cards_are_equal(client, service):

@@ -120,6 +120,17 @@ async def bulk(session: AsyncSession) -> None:
     assert_type(await undo.run(), None)
 
 
+async def mapped(session: AsyncSession) -> None:
+    """The value of a call that raised nothing is what the function returns."""
+    async for result in session.map(session.cards.get, ["a", "b"]):
+        assert_type(result.item, str)
+        if result.error is None:
+            assert_type(result.value, Card)
+        else:
+            assert_type(result.error, Exception)
+            assert_type(result.value, None)
+
+
 async def errors(session: AsyncSession) -> None:
     try:
         await session.members.me()
