@@ -61,9 +61,11 @@ def test_each_program_runs_as_pasted(
         monkeypatch.setenv(name, value)
     if _is_of_pytest(source):
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
+        (tmp_path / "pyproject.toml").write_text(_blocks("toml", _PAGES["docs/testing.md"])[0], encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_block.py"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout
+        assert "PytestDeprecationWarning" not in done.stderr
     else:
         exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
 
