@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import tzinfo
 from io import TextIOWrapper
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import click
 
@@ -22,8 +23,7 @@ from boardclient import __version__
 from boardclient.cli._errors import show_error
 from boardclient.cli._output import has_color, note, show, whole
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-Needs: TypeAlias = Literal["session", "settings", "nothing"]
+_Work = TypeVar("_Work", bound=Callable[..., Awaitable[Mapping[str, Any] | None]])
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("_service", "Import into an embedded service, for a few seconds."),
@@ -41,8 +41,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("_export", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
-    "mcp": ("_mcp", "Serve the operations as tools for agents (MCP)."),
-    "ledger": ("_journal", "Show or end an import by several workers."),
+    "mcp": ("_service", "Serve the operations as tools for agents (MCP)."),
+    "ledger": ("_journal", "Show how far an import by several workers is, or let its workers end."),
 }
 """The module of each command, and the line that the help of the program shows for it."""
 
@@ -106,6 +106,56 @@ class Group(click.Group):
         """List the commands in their order."""
         return list(self.commands)
 
+    def part(self, name: str) -> Group:
+        """Declare a group of commands of the table."""
+        group = Group(name, help=_COMMANDS[name][1])
+        self.add_command(group)
+        return group
+
+    def runs(
+        self,
+        name: str,
+        title: str | None = None,
+        *fields: str,
+        board: Any = None,
+        options: type | None = None,
+        needs: Literal["session", "settings", "nothing"] = "session",
+        writes: bool = False,
+        **declared: Any,
+    ) -> Callable[[_Work], _Work]:
+        """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
+
+        The client knows the board that `board` declares: it is no argument. `options` is a class whose object comes next. With a
+        title, the command prints the record that the coroutine returns. `fields` are those among which `--json` chooses then;
+        without any, all names are allowed.
+        """
+
+        def declare(work: _Work) -> _Work:
+            def command(**given: Any) -> None:
+                from boardclient.cli import _profiles, _running
+
+                shown = None if title is None else given.pop("fields")
+                named = None if board is None else given.pop("board") or ""
+
+                async def done(*context: object) -> None:
+                    chosen = [options(**{one.name: given.pop(one.name) for one in of_options})] if options else []
+                    record = await work(*context, *chosen, **given)
+                    if title is not None and record is not None:
+                        show(title, record, shown)
+
+                if needs == "session":
+                    _running.run_with_session(done, board=named, writes=writes)
+                else:
+                    _running.run((lambda: done(_profiles.load())) if needs == "settings" else done)
+
+            of_options = [] if options is None else parameters_of(options)
+            params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]
+            params += [] if title is None else [json_option(*fields)("fields")]
+            self.command(name, params=params, help=work.__doc__, **declared)(command)
+            return work
+
+        return declare
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Say of an option that belongs to the command after it that it follows the command."""
         given, group, path = [*args], self, ctx.command_path
@@ -152,43 +202,36 @@ class _Late(click.Command):
         return self.load().make_context(*args, **options)
 
 
-def json_option(*fields: str) -> Callable[[_F], _F]:
+def option(text: str, *flags: str, **declared: Any) -> Any:
+    """Declare an option as the default of the parameter that takes it, which names it unless there are `flags`."""
+    return functools.partial(_option, flags, help=text, **declared)
+
+
+def _option(flags: Sequence[str], name: str, **declared: Any) -> click.Option:
+    return click.Option([name, *(flags or [f"--{name.strip('_').replace('_', '-')}"])], **declared)
+
+
+def argument(metavar: str, text: str, **declared: Any) -> Any:
+    """Declare an argument as the default of the parameter that takes it."""
+    return functools.partial(_argument, metavar=metavar, help=text, **declared)
+
+
+def _argument(name: str, **declared: Any) -> click.Argument:
+    return click.Argument([name], **declared)
+
+
+def parameters_of(declaring: Callable[..., object] | type) -> list[click.Parameter]:
+    """Return what a function declares as the defaults of its parameters, or a class as the values of its attributes."""
+    parameters = {} if isinstance(declaring, type) else inspect.signature(declaring).parameters
+    values = {name: one.default for name, one in parameters.items()} or vars(declaring)
+    return [value(name) for name, value in values.items() if isinstance(value, functools.partial)]
+
+
+def json_option(*fields: str) -> Any:
     """Declare `--json`, with these fields. Without any, all names are allowed."""
     among = f": {', '.join(fields)}" if fields else ""
     text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{among}."
-    return click.option("--json", "fields", type=_Fields(fields), metavar="[FIELDS]", help=text)
-
-
-def runs(
-    title: str | None = None, *names: str, needs: Needs = "session", writes: bool = False
-) -> Callable[[Callable[..., Awaitable[Mapping[str, Any] | None]]], Callable[..., None]]:
-    """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
-
-    The client knows the board that is given: it is no argument. With a title, the command prints the record that the coroutine
-    returns. `names` are the fields among which `--json` chooses then; without any, all names are allowed.
-    """
-
-    def declared(work: Callable[..., Awaitable[Mapping[str, Any] | None]]) -> Callable[..., None]:
-        @functools.wraps(work)
-        def command(**given: Any) -> None:
-            from boardclient.cli import _running
-
-            fields = None if title is None else given.pop("fields")
-            board = (given.pop("board") or "") if needs == "session" and "board" in given else None
-
-            async def done(*context: object) -> None:
-                record = await work(*context, **given)
-                if title is not None and record is not None:
-                    show(title, record, fields)
-
-            if needs == "session":
-                _running.run_with_session(done, board=board, writes=writes)
-            else:
-                _running.run((lambda: done(_running.settings())) if needs == "settings" else done)
-
-        return command if title is None else json_option(*names)(command)
-
-    return declared
+    return option(text, "--json", type=_Fields(fields), metavar="[FIELDS]")
 
 
 class Number(click.FloatRange):
@@ -241,16 +284,10 @@ def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [text for text in found if text.startswith(incomplete) and text.isprintable()]
 
 
-def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:
+def board_option(text: str, **declared: Any) -> Any:
     """Declare `--board`."""
-    return click.option(
-        "--board",
-        metavar="BOARD",
-        envvar="BOARDCLIENT_BOARD",
-        required=required,
-        shell_complete=_complete_board,
-        help=f"{text} (or BOARDCLIENT_BOARD)",
-    )
+    text = f"{text} (or BOARDCLIENT_BOARD)"
+    return option(text, metavar="BOARD", envvar="BOARDCLIENT_BOARD", shell_complete=_complete_board, **declared)
 
 
 def _filled(value: str) -> str:
@@ -259,21 +296,20 @@ def _filled(value: str) -> str:
     return value
 
 
-def name_argument(text: str) -> Callable[[_F], _F]:
+def name_argument(text: str) -> Any:
     """Declare the NAME of what a command creates. An import refuses empty ones, too."""
-    return click.argument("name", type=_filled, metavar="NAME", help=text)
+    return argument("NAME", text, type=_filled)
 
 
 _KNOWN = "An identifier, or the name of a board that this machine has created or named."
-board_argument = click.argument("board", metavar="BOARD", shell_complete=_complete_board, help=_KNOWN)
-yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where nobody can answer.")
-timezone_option = click.option(
+board_argument: Any = argument("BOARD", _KNOWN, shell_complete=_complete_board)
+yes_option: Any = option("Do not ask. Needed where nobody can answer.", is_flag=True)
+timezone_option: Any = option(
+    "The time zone of dates, such as Europe/Berlin.",
     "--timezone",
-    "zone",
     type=_zone,
     metavar="ZONE",
     envvar="BOARDCLIENT_TIMEZONE",
-    help="The time zone of dates, such as Europe/Berlin.",
     show_default="that of this machine",
 )
 

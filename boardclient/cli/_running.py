@@ -155,7 +155,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     async def in_session() -> None:
         client: Client | None = None
         try:
-            found = settings()
+            found = _profiles.load()
             async with found.session(found.credentials()) as session:
                 client = Client(session, found, board or "", stopping)
                 await work(client)
@@ -168,15 +168,6 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)
-
-
-def settings() -> Settings:
-    """Return the settings of the running command.
-
-    Raises:
-        ValueError: the service's address is not known.
-    """
-    return _profiles.load()
 
 
 def confirm(question: str, *, yes: bool) -> None:

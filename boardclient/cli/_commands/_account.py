@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import boardclient
-from boardclient.cli._app import Group, json_option, runs
+from boardclient.cli._app import Group, argument, json_option, option
 from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
 from boardclient.cli._output import local, note, out, out_json, out_table, show
 
@@ -27,10 +27,11 @@ commands = Group("account")
 _WORST_CLOCK_SECONDS = 60.0
 
 
-@commands.command("login")
-@click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@runs("signed in", "service", "account", "kept_in", needs="settings")
-async def login(settings: Settings, with_token: bool) -> Mapping[str, Any]:
+_with_token = option("Read an access token from standard input, such as one of the service's portal.", is_flag=True)
+
+
+@commands.runs("login", "signed in", "service", "account", "kept_in", needs="settings")
+async def login(settings: Settings, with_token: bool = _with_token) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -106,8 +107,7 @@ def _name_of(member: boardclient.Member) -> str | None:
     return next((text for text in texts if isinstance(text, str)), member.id)
 
 
-@commands.command("logout")
-@runs("signed out", "service", "deleted", needs="settings")
+@commands.runs("logout", "signed out", "service", "deleted", needs="settings")
 async def logout(settings: Settings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 
@@ -116,15 +116,12 @@ async def logout(settings: Settings) -> Mapping[str, Any]:
     return {"service": settings.profile.base_url, "deleted": await settings.forget()}
 
 
-@commands.group("auth")
-def auth() -> None:
-    """Show who is signed in, and print the token for other programs."""
+auth = commands.part("auth")
+_state = json_option("service", "account", "kept_in", "ends", "accepted")
 
 
-@auth.command("status")
-@json_option("service", "account", "kept_in", "ends", "accepted")
-@runs()
-async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
+@auth.runs("status")
+async def auth_status(client: Client, fields: tuple[str, ...] | None = _state) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
     settings, record = client.settings, dict[str, Any]()
     record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
@@ -139,10 +136,8 @@ async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     show("signed in", {**record, "accepted": True}, fields)
 
 
-@auth.command("token")
-@json_option("token")
-@runs(needs="settings")
-async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None:
+@auth.runs("token", needs="settings")
+async def auth_token(settings: Settings, fields: tuple[str, ...] | None = json_option("token")) -> None:
     """Print the access token that commands use, for other programs. It is not checked.
 
     boardclient run gives it to a program without showing it, and Python has AsyncSession.from_profile().
@@ -158,12 +153,12 @@ async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None
         out_json({"token": token})
 
 
-@commands.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument(
-    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...", help="A program and its arguments."
-)
-@runs(needs="settings")
-async def run(settings: Settings, command: tuple[str, ...]) -> None:
+_command = argument("COMMAND...", "A program and its arguments.", nargs=-1, required=True, type=click.UNPROCESSED)
+_as_given = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@commands.runs("run", needs="settings", context_settings=_as_given)
+async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
     """Run a program with the service and the token of this command line in its environment.
 
     It gets BOARDCLIENT_BASE_URL, BOARDCLIENT_TOKEN and, if one is used, BOARDCLIENT_KEY: AsyncSession.from_env() reads them. No
@@ -191,10 +186,11 @@ async def run(settings: Settings, command: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
 
 
-@commands.command("doctor")
-@json_option("versions", "configuration", "credentials", "connection", "token", "clock")
-@runs(needs="nothing")
-async def doctor(fields: tuple[str, ...] | None) -> None:
+_checked = json_option("versions", "configuration", "credentials", "connection", "token", "clock")
+
+
+@commands.runs("doctor", needs="nothing")
+async def doctor(fields: tuple[str, ...] | None = _checked) -> None:
     """Check configuration, connection, TLS, token and clock, and show versions.
 
     Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boardclient.cli._app import FilePath, Group, board_argument, runs, timezone_option
+from boardclient.cli._app import FilePath, Group, board_argument, option, timezone_option
 from boardclient.cli._errors import CommandError
 from boardclient.cli._output import local, note, out, plural
 
@@ -30,25 +30,22 @@ commands = Group("export")
 _Cells = Mapping[str, str | None]
 
 
-@commands.command("export")
-@board_argument
-@click.option("--output", type=FilePath(), metavar="PATH", help="The file to write or replace.", show_default="stdout")
-@click.option(
-    "--delimiter",
-    type=click.Choice([",", ";", "\t", "|"]),
-    default=",",
-    metavar="CHAR",
-    show_default=True,
-    help="The separator of the cells: comma, semicolon, tab or bar.",
-)
-@click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
-@click.option(
-    "--date-format", metavar="FORMAT", help="The form of due dates as for strftime, such as %d.%m.%Y.", show_default="ISO 8601"
-)
-@timezone_option
-@runs()
+@commands.runs("export", board=board_argument)
 async def export(
-    client: Client, output: Path | None, delimiter: str, bom: bool, date_format: str | None, zone: tzinfo | None
+    client: Client,
+    output: Path | None = option("The file to write or replace.", type=FilePath(), metavar="PATH", show_default="stdout"),
+    delimiter: str = option(
+        "The separator of the cells: comma, semicolon, tab or bar.",
+        type=click.Choice([",", ";", "\t", "|"]),
+        default=",",
+        metavar="CHAR",
+        show_default=True,
+    ),
+    bom: bool = option("Begin with the mark by which Excel recognises UTF-8.", is_flag=True),
+    date_format: str | None = option(
+        "The form of due dates as for strftime, such as %d.%m.%Y.", metavar="FORMAT", show_default="ISO 8601"
+    ),
+    zone: tzinfo | None = timezone_option,
 ) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
 

@@ -19,7 +19,8 @@ from boardclient import AsyncSession, Card, JournalError
 from boardclient._environment import reason_of
 from boardclient.bulk import Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
-from boardclient.cli._commands._import_run import ImportOptions, ImportRun, key_of, show_nothing_sent
+from boardclient.cli._commands._import_options import ImportOptions
+from boardclient.cli._commands._import_run import ImportRun, key_of, show_nothing_sent
 from boardclient.cli._errors import UsageError
 from boardclient.cli._file import _rows
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise

@@ -6,9 +6,7 @@ import asyncio
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import tzinfo
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -16,6 +14,7 @@ import attrs
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
+from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
 from boardclient.cli._file import _rows
@@ -27,53 +26,6 @@ if TYPE_CHECKING:
 
 
 STATES = ("created", "already", "failed", "unknown")
-
-
-@attrs.frozen(kw_only=True)
-class ImportOptions:
-    """The options of `import`."""
-
-    file: str = "-"
-    board: str = ""
-    default_list: str | None = None
-    journal: Path | None = None
-    existing: str = "refuse"
-    marker: bool = False
-    probe: bool = False
-    preview: bool = False
-    concurrency: int | None = None
-    rate: float | None = None
-    settle: float | None = None
-    renamed: Sequence[tuple[str, str]] = ()
-    left_out: Sequence[str] = ()
-    date_format: str | None = None
-    encoding: str | None = None
-    zone: tzinfo | None = None
-    engine: str | None = None
-    workers: int | None = None
-    parts: int | None = None
-    scheduler: str | None = None
-    ledger: str | None = None
-    fields: tuple[str, ...] | None = None
-
-    def checked(self) -> ImportOptions:
-        """Return the options with the files that the run keeps beside its input.
-
-        Raises:
-            UsageError: the options do not fit together.
-        """
-        if self.engine is not None:
-            if self.journal or self.rate or self.existing == "skip":
-                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
-            return attrs.evolve(self, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
-        if not self.board:
-            raise UsageError("give --board")
-        if self.ledger or self.workers or self.parts or self.scheduler:
-            raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
-        journal = self.journal or (Path(f"{self.file}.journal") if os.path.isfile(self.file) else None)
-        if self.existing == "skip" and journal is None:
-            raise UsageError("--existing skip needs a journal: give --journal")
-        return attrs.evolve(self, journal=journal)
 
 
 def key_of(index: int, draft: CardDraft) -> RowKey:

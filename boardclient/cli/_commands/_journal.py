@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from boardclient.cli._app import FilePath, Group, WholeNumber, json_option, runs, yes_option
+from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
 from boardclient.cli._errors import CommandError, NotProvenError
 from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
 
@@ -24,18 +24,12 @@ _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 
-_journal_argument = click.argument("file", type=FilePath(), metavar="FILE", help="The journal of an import.")
+_journal = argument("FILE", "The journal of an import.", type=FilePath())
+journal = commands.part("journal")
 
 
-@commands.group("journal")
-def journal() -> None:
-    """Show the journal of an import, and settle its unknown rows."""
-
-
-@journal.command("show")
-@_journal_argument
-@runs("journal", needs="nothing")
-async def journal_show(file: Path) -> Mapping[str, object]:
+@journal.runs("show", "journal", needs="nothing")
+async def journal_show(file: Path = _journal) -> Mapping[str, object]:
     """Show a summary of a journal, also while an import runs: its service and board, its runs, and its rows by state.
 
     \b
@@ -65,28 +59,55 @@ async def journal_show(file: Path) -> Mapping[str, object]:
     }
 
 
-@journal.command("resolve")
-@_journal_argument
-@click.argument(
-    "row", required=False, metavar="[ROW]", help="A row to settle: its reference or its position, as import names it."
-)
-@click.option("--row", "position", type=WholeNumber(min=0), metavar="N", help="The row to settle is the one at this position.")
-@click.option("--reference", metavar="REFERENCE", help="The row to settle is the one with this reference.")
-@click.option("--card", "card_id", metavar="CARD_ID", help="The row has this card.")
-@click.option("--absent", is_flag=True, help="The row has no card. The next run sends it again.")
-@click.option("--accept", is_flag=True, help="Take all suggestions. Look at them first: they are made by resemblance.")
-@json_option(*_UNKNOWN)
-@runs(needs="nothing")
-async def journal_resolve(
-    file: Path,
-    row: str | None,
-    position: int | None,
-    reference: str | None,
-    card_id: str | None,
-    absent: bool,
-    accept: bool,
-    fields: tuple[str, ...] | None,
-) -> None:
+class Resolving:
+    """The options with which rows are settled by hand."""
+
+    row: str | None = argument("[ROW]", "A row to settle: its reference or its position, as import names it.", required=False)
+    position: int | None = option("The row to settle is the one at this position.", "--row", type=WholeNumber(min=0), metavar="N")
+    reference: str | None = option("The row to settle is the one with this reference.", metavar="REFERENCE")
+    card_id: str | None = option("The row has this card.", "--card", metavar="CARD_ID")
+    absent: bool = option("The row has no card. The next run sends it again.", is_flag=True)
+    accept: bool = option("Take all suggestions. Look at them first: they are made by resemblance.", is_flag=True)
+    fields: tuple[str, ...] | None = json_option(*_UNKNOWN)
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+        named = [name for name in (self.row, self.position, self.reference) if name is not None]
+        if len(named) > 1:
+            raise click.UsageError("name the row once: ROW, --row or --reference")
+        if not named and (self.card_id is not None or self.absent):
+            raise click.UsageError("--card and --absent settle one row: give ROW")
+        if named and ((self.card_id is None) is not self.absent or self.accept):
+            raise click.UsageError("give either --card or --absent for ROW")
+        self.key: RowKey | None = named[0] if named else None
+
+
+class _Rows(Protocol):
+    """The rows of a journal or of a ledger, of which some are unknown."""
+
+    async def unknown(self, *, accept: bool) -> list[UnknownRow]: ...
+    async def row(self, key: RowKey) -> UnknownRow | None: ...
+    async def resolve(self, key: RowKey, card_id: str | None) -> bool: ...
+
+
+class _JournalRows:
+    def __init__(self, file: Path) -> None:
+        from boardclient.bulk import journal
+
+        self._journal, self._file = journal, file
+
+    async def unknown(self, *, accept: bool) -> list[UnknownRow]:
+        return (self._journal.accept_suggestions if accept else self._journal.read_unknown)(self._file)
+
+    async def row(self, key: RowKey) -> UnknownRow | None:
+        return self._journal.read_row(self._file, key)
+
+    async def resolve(self, key: RowKey, card_id: str | None) -> bool:
+        return self._journal.resolve(self._file, key, card_id=card_id, absent=card_id is None)
+
+
+@journal.runs("resolve", options=Resolving, needs="nothing")
+async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
 
     A row is named by its reference or, without one, by its position: the first row of the file that is not empty has position 0.
@@ -102,37 +123,31 @@ async def journal_resolve(
       boardclient journal resolve cards.csv.journal r-17 --card CARD_ID
       boardclient journal resolve cards.csv.journal 5 --absent
     """
-    from boardclient.bulk.journal import accept_suggestions, read_unknown
+    await _resolve(_JournalRows(file), chosen)
 
-    given = [name for name in (row, position, reference) if name is not None]
-    if len(given) > 1:
-        raise click.UsageError("name the row once: ROW, --row or --reference")
-    if not given and (card_id is not None or absent):
-        raise click.UsageError("--card and --absent settle one row: give ROW")
-    if given and ((card_id is None) is not absent or accept):
-        raise click.UsageError("give either --card or --absent for ROW")
-    if given:
-        _settle(file, given[0] if row is None else _key_of(file, row), card_id, fields)
+
+async def _resolve(rows: _Rows, chosen: Resolving) -> None:
+    """Settle the row that is named, or show all that are unknown."""
+    if chosen.key is not None:
+        await _settle(rows, chosen.key if chosen.row is None else await _key_of(rows, chosen.row), chosen)
         return
-    unknown = accept_suggestions(file) if accept else read_unknown(file)
-    names = _UNKNOWN[:-1] if fields is None else _UNKNOWN  # the reason is a long sentence
-    show_all([record for item in unknown for record in _candidates(item)], names, fields)
-    if accept and unknown:
+    unknown = await rows.unknown(accept=chosen.accept)
+    names = _UNKNOWN[:-1] if chosen.fields is None else _UNKNOWN  # the reason is a long sentence
+    show_all([record for item in unknown for record in _candidates(item)], names, chosen.fields)
+    if chosen.accept and unknown:
         raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
 
 
-def _key_of(file: Path, row: str) -> RowKey:
+async def _key_of(rows: _Rows, row: str) -> RowKey:
     """Return the key that a user means.
 
     Raises:
         click.UsageError: one row has it as its reference, another as its position.
     """
-    from boardclient.bulk.journal import read_row
-
     # Not "01" or "²", which are no positions.
     position = int(row) if row.isascii() and row.isdecimal() and str(int(row)) == row else None
-    is_reference = read_row(file, row) is not None
-    if position is None or (is_reference and read_row(file, position) is None):
+    is_reference = await rows.row(row) is not None
+    if position is None or (is_reference and await rows.row(position) is None):
         return row
     if is_reference:
         raise click.UsageError(
@@ -141,15 +156,14 @@ def _key_of(file: Path, row: str) -> RowKey:
     return position
 
 
-def _settle(file: Path, key: RowKey, card_id: str | None, fields: tuple[str, ...] | None) -> None:
+async def _settle(rows: _Rows, key: RowKey, chosen: Resolving) -> None:
     """Settle a row, and print what it has."""
-    from boardclient.bulk.journal import read_row, resolve
-
-    is_settled_now = resolve(file, key, card_id=card_id, absent=card_id is None)
-    if fields is not None:
-        show("", {"row": key, "card": card_id}, fields)
+    card_id = chosen.card_id
+    is_settled_now = await rows.resolve(key, card_id)
+    if chosen.fields is not None:
+        show("", {"row": key, "card": card_id}, chosen.fields)
         return
-    item = read_row(file, key)
+    item = await rows.row(key)
     if item is not None and card_id not in {None, *(card.card_id for card in item.candidates)}:
         note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
     has = "no card: the next import sends it" if card_id is None else f"the card {card_id}"
@@ -176,12 +190,10 @@ def _name_kept(kept: Sequence[KeptCard]) -> None:
         note(text)
 
 
-@commands.command("undo")
-@_journal_argument
-@yes_option
-@json_option(*_UNDONE)
-@runs(writes=True)
-async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
+@commands.runs("undo", writes=True)
+async def undo(
+    client: Client, file: Path = _journal, yes: bool = yes_option, fields: tuple[str, ...] | None = json_option(*_UNDONE)
+) -> None:
     """Delete the cards that an import has created, for good. It asks first.
 
     Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
@@ -220,23 +232,16 @@ async def undo(client: Client, file: Path, yes: bool, fields: tuple[str, ...] | 
         raise CommandError(f"{plural(len(work.failed), 'card')} could not be deleted; the same command line tries again")
 
 
-_ledger_option = click.option(
-    "--ledger", required=True, metavar="PATH_OR_URL", help="The ledger: a file, or postgresql://… without a password."
-)
-_job_option = click.option("--job", metavar="NAME", help="The job, if the ledger has several.")
+_ledger = option("The ledger: a file, or postgresql://… without a password.", required=True, metavar="PATH_OR_URL")
+_job = option("The job, if the ledger has several.", metavar="NAME")
+_sums = ("rows", "done", "failed", "in_doubt")
+ledger = commands.part("ledger")
 
 
-@commands.group("ledger")
-def ledger() -> None:
-    """Show how far an import by several workers is, or let its workers end."""
-
-
-@ledger.command("status")
-@_ledger_option
-@_job_option
-@json_option("rows", "done", "failed", "in_doubt", "parts")
-@runs(needs="nothing")
-async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
+@ledger.runs("status", needs="nothing")
+async def ledger_status(
+    ledger: str = _ledger, job: str | None = _job, fields: tuple[str, ...] | None = json_option(*_sums, "parts")
+) -> None:
     """Show the progress of the whole and of each part: who holds it, its rate, and how many rows are in doubt.
 
     Part -1 is run last, and settles the rows in doubt of all others.
@@ -248,7 +253,7 @@ async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | 
     from boardclient.distributed import status
 
     parts = [attrs.asdict(part) for part in await status(ledger, name=job)]
-    sums = {name: sum(part[name] for part in parts) for name in ("rows", "done", "failed", "in_doubt")}
+    sums = {name: sum(part[name] for part in parts) for name in _sums}
     if fields is not None:
         show("", {**sums, "parts": parts}, fields)
         return
@@ -256,11 +261,8 @@ async def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | 
     show_all(parts, tuple(parts[0] if parts else ()))
 
 
-@ledger.command("drain")
-@_ledger_option
-@_job_option
-@runs("the workers end once their requests are completed", needs="nothing")
-async def ledger_drain(ledger: str, job: str | None) -> Mapping[str, object]:
+@ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")
+async def ledger_drain(ledger: str = _ledger, job: str | None = _job) -> Mapping[str, object]:
     """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
 
     Example:  boardclient ledger drain --ledger cards.csv.ledger

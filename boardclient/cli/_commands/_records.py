@@ -12,11 +12,12 @@ import click
 
 from boardclient.cli._app import (
     Group,
+    argument,
     board_argument,
     board_option,
     json_option,
     name_argument,
-    runs,
+    option,
     timezone_option,
     yes_option,
 )
@@ -49,27 +50,28 @@ def _shown(value: str, identifier: str) -> str:
     return quoted(value) if value == identifier else f"{quoted(value)} ({identifier})"
 
 
-@commands.command("whoami")
-@runs("member")
+@commands.runs("whoami", "member")
 async def whoami(client: Client) -> Mapping[str, Any]:
     """Show the member whose token is used, with all fields that the service sends."""
     member = await client.session.members.me()
     return {"id": member.id, **member.extra}
 
 
-@commands.group("board")
-def board_group() -> None:
-    """Create and show boards."""
+board_group = commands.part("board")
 
 
-@board_group.command("create")
-@name_argument("The board's name.")
-@click.option(
-    "--default-lists/--no-default-lists", default=None, help="Create To Do, Doing and Done.", show_default="the service decides"
-)
-@click.option("--organization", metavar="ID", help="The organization that it belongs to.")
-@runs("board created", *_BOARD, writes=True)
-async def board_create(client: Client, name: str, default_lists: bool | None, organization: str | None) -> Mapping[str, Any]:
+@board_group.runs("create", "board created", *_BOARD, writes=True)
+async def board_create(
+    client: Client,
+    name: str = name_argument("The board's name."),
+    default_lists: bool | None = option(
+        "Create To Do, Doing and Done.",
+        "--default-lists/--no-default-lists",
+        default=None,
+        show_default="the service decides",
+    ),
+    organization: str | None = option("The organization that it belongs to.", metavar="ID"),
+) -> Mapping[str, Any]:
     """Create a board. Later commands on this machine know it by its name, too.
 
     Example:  boardclient board create Roadmap --default-lists
@@ -82,12 +84,10 @@ async def board_create(client: Client, name: str, default_lists: bool | None, or
     return _record(board, _BOARD)
 
 
-@board_group.command("show")
-@board_argument
-@timezone_option
-@json_option("id", "lists", "cards")
-@runs()
-async def board_show(client: Client, zone: tzinfo | None, fields: tuple[str, ...] | None) -> None:
+@board_group.runs("show", board=board_argument)
+async def board_show(
+    client: Client, zone: tzinfo | None = timezone_option, fields: tuple[str, ...] | None = json_option("id", "lists", "cards")
+) -> None:
     """Draw a board: its lists side by side with their cards, and the identifiers of both.
 
     Into a pipe it prints a line for each card with tabs: list, name of the list, card, name of the card, due date. A list without
@@ -108,35 +108,34 @@ async def board_show(client: Client, zone: tzinfo | None, fields: tuple[str, ...
         _drawing.print_lines(lists, cards, zone=zone)
 
 
-@board_group.command("list")
-@json_option("id", "name")
-@runs(needs="settings")
-async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None:
+@board_group.runs("list", needs="settings")
+async def board_list(settings: Settings, fields: tuple[str, ...] | None = json_option("id", "name")) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
     show_all([{"id": board, "name": name} for board, name in settings.profile.boards.items()], ("id", "name"), fields)
 
 
-@board_group.command("name")
-@click.argument("board_id", metavar="BOARD_ID", help="The board's identifier.")
-@click.argument("name", metavar="NAME", help="The name by which commands on this machine know it.")
-@runs("board named", "id", "name", needs="settings")
-async def board_name(settings: Settings, board_id: str, name: str) -> Mapping[str, Any]:
+@board_group.runs("name", "board named", "id", "name", needs="settings")
+async def board_name(
+    settings: Settings,
+    board_id: str = argument("BOARD_ID", "The board's identifier."),
+    name: str = argument("NAME", "The name by which commands on this machine know it."),
+) -> Mapping[str, Any]:
     """Let commands on this machine know a board by a name. Nothing is sent."""
     settings.learn(board_id, name)
     return {"id": board_id, "name": name}
 
 
-@commands.group("list")
-def list_group() -> None:
-    """Create and archive lists."""
+list_group = commands.part("list")
+_gets_list = board_option("The board that gets the list.", required=True)
+_has_list = board_option("The board on which to look for a name.")
 
 
-@list_group.command("create")
-@name_argument("The list's name.")
-@board_option("The board that gets the list.", required=True)
-@click.option("--pos", metavar="POS", help="The position: top, bottom, or another value that the service accepts.")
-@runs("list created", *_LIST, writes=True)
-async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str, Any]:
+@list_group.runs("create", "list created", *_LIST, board=_gets_list, writes=True)
+async def list_create(
+    client: Client,
+    name: str = name_argument("The list's name."),
+    pos: str | None = option("The position: top, bottom, or another value that the service accepts.", metavar="POS"),
+) -> Mapping[str, Any]:
     """Create a list on a board.
 
     Example:  boardclient list create "In review" --board Roadmap --pos bottom
@@ -144,12 +143,10 @@ async def list_create(client: Client, name: str, pos: str | None) -> Mapping[str
     return _record(await client.session.lists.create(name, board_id=client.board_id(), pos=pos), _LIST)
 
 
-@list_group.command("archive")
-@click.argument("list_", metavar="LIST", help="An identifier, or a name with --board.")
-@board_option("The board on which to look for a name.")
-@yes_option
-@runs("list archived", *_LIST, writes=True)
-async def list_archive(client: Client, list_: str, yes: bool) -> Mapping[str, Any]:
+@list_group.runs("archive", "list archived", *_LIST, board=_has_list, writes=True)
+async def list_archive(
+    client: Client, list_: str = argument("LIST", "An identifier, or a name with --board."), yes: bool = yes_option
+) -> Mapping[str, Any]:
     """Archive a list. The service documents no way to undo this, so it asks first."""
     from boardclient.cli._running import confirm
 
@@ -158,43 +155,25 @@ async def list_archive(client: Client, list_: str, yes: bool) -> Mapping[str, An
     return _record(await client.session.lists.archive(list_id), _LIST)
 
 
-@commands.group("card")
-def card_group() -> None:
-    """Create, read, move, label and delete cards."""
+card_group = commands.part("card")
+_card = argument("CARD", "An identifier, or a name with --board.")
+_has_card = board_option("The board on which to look for names.")
+_into_list = option("The list that gets the card: an identifier, or a name with --board.", metavar="LIST", required=True)
 
 
-_card_argument = click.argument("card", metavar="CARD", help="An identifier, or a name with --board.")
-_card_board = board_option("The board on which to look for names.")
-
-
-_into_list = click.option(
-    "--list", "list_", metavar="LIST", required=True, help="The list that gets the card: an identifier, or a name with --board."
-)
-
-
-@card_group.command("create")
-@name_argument("The card's name.")
-@_into_list
-@_card_board
-@click.option("--desc", metavar="TEXT", help="The description.")
-@click.option("--due", metavar="TIME", help="The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.")
-@timezone_option
-@click.option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list.")
-@click.option(
-    "--reference", metavar="R", help="What the card is for: the same reference never gets two. It needs --ledger and --board."
-)
-@click.option("--ledger", metavar="PLACE", help="Where references are kept: a file, or postgresql://… without a password.")
-@runs("card created", *_CARD, writes=True)
+@card_group.runs("create", "card created", *_CARD, board=_has_card, writes=True)
 async def card_create(
     client: Client,
-    name: str,
-    list_: str,
-    desc: str | None,
-    due: str | None,
-    zone: tzinfo | None,
-    pos: str | None,
-    reference: str | None,
-    ledger: str | None,
+    name: str = name_argument("The card's name."),
+    list_: str = _into_list,
+    desc: str | None = option("The description.", metavar="TEXT"),
+    due: str | None = option("The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.", metavar="TIME"),
+    zone: tzinfo | None = timezone_option,
+    pos: str | None = option("The position in the list.", type=click.Choice(["top", "bottom"])),
+    reference: str | None = option(
+        "What the card is for: the same reference never gets two. It needs --ledger and --board.", metavar="R"
+    ),
+    ledger: str | None = option("Where references are kept: a file, or postgresql://… without a password.", metavar="PLACE"),
 ) -> Mapping[str, Any]:
     """Create a card in a list. With --board it is looked up there if the response is lost, and not created twice.
 
@@ -228,22 +207,14 @@ async def card_create(
     return _record(card, _CARD, zone)
 
 
-@card_group.command("get")
-@_card_argument
-@_card_board
-@timezone_option
-@runs("card", *_CARD)
-async def card_get(client: Client, card: str, zone: tzinfo | None) -> Mapping[str, Any]:
+@card_group.runs("get", "card", *_CARD, board=_has_card)
+async def card_get(client: Client, card: str = _card, zone: tzinfo | None = timezone_option) -> Mapping[str, Any]:
     """Show a card."""
     return _record(await client.session.cards.get(await client.card_id(card)), _CARD, zone)
 
 
-@card_group.command("delete")
-@_card_argument
-@_card_board
-@yes_option
-@runs("card deleted", "id", writes=True)
-async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]:
+@card_group.runs("delete", "card deleted", "id", board=_has_card, writes=True)
+async def card_delete(client: Client, card: str = _card, yes: bool = yes_option) -> Mapping[str, Any]:
     """Delete a card for good. It asks first."""
     from boardclient.cli._running import confirm
 
@@ -253,12 +224,8 @@ async def card_delete(client: Client, card: str, yes: bool) -> Mapping[str, Any]
     return {"id": card_id}
 
 
-@card_group.command("move")
-@_card_argument
-@_into_list
-@_card_board
-@runs("card moved", "id", "list_id", writes=True)
-async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
+@card_group.runs("move", "card moved", "id", "list_id", board=_has_card, writes=True)
+async def card_move(client: Client, card: str = _card, list_: str = _into_list) -> Mapping[str, Any]:
     """Move a card to another list.
 
     Example:  boardclient card move "Book the room" --board Roadmap --list Done
@@ -268,12 +235,10 @@ async def card_move(client: Client, card: str, list_: str) -> Mapping[str, Any]:
     return {"id": card_id, "list_id": list_id}
 
 
-@card_group.command("label")
-@_card_argument
-@click.argument("label", metavar="LABEL_ID", help="The label's identifier.")
-@_card_board
-@runs("label attached", "id", "label", writes=True)
-async def card_label(client: Client, card: str, label: str) -> Mapping[str, Any]:
+@card_group.runs("label", "label attached", "id", "label", board=_has_card, writes=True)
+async def card_label(
+    client: Client, card: str = _card, label: str = argument("LABEL_ID", "The label's identifier.")
+) -> Mapping[str, Any]:
     """Attach a label to a card."""
     card_id = await client.card_id(card)
     await client.session.cards.add_label(card_id, label)

@@ -1,4 +1,4 @@
-"""The commands with an embedded service: `serve` runs it, and `demo` is a tour of the client with it."""
+"""The commands that serve: an embedded service (`serve`, and `demo` as a tour of it), and tools for agents (`mcp`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import click
-
-from boardclient.cli._app import Group, WholeNumber, runs
+from boardclient.cli._app import Group, Number, WholeNumber, option
 from boardclient.cli._errors import UsageError
 from boardclient.cli._output import note, out, plural
 
 if TYPE_CHECKING:
     from boardclient import AuthorizationRequest
+    from boardclient.cli._running import Client
     from boardclient.events import Event
     from boardclient.testing import Call
 
@@ -27,19 +26,16 @@ _CARDS_SHOWN = 6
 _CARDS_UNTIL_EXPIRY = 25
 
 
-@commands.command("serve")
-@click.option(
-    "--port", type=WholeNumber(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1.", show_default="any free one"
-)
-@click.option(
-    "--redirect-uri",
-    default="http://127.0.0.1:8000/callback",
-    metavar="URI",
-    show_default=True,
-    help="Where the consent page sends the browser back to.",
-)
-@runs(needs="nothing")
-async def serve(port: int, redirect_uri: str) -> None:
+@commands.runs("serve", needs="nothing")
+async def serve(
+    port: int = option("The port on 127.0.0.1.", type=WholeNumber(0, 65535), default=0, metavar="N", show_default="any free one"),
+    redirect_uri: str = option(
+        "Where the consent page sends the browser back to.",
+        default="http://127.0.0.1:8000/callback",
+        metavar="URI",
+        show_default=True,
+    ),
+) -> None:
     """Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.
 
     The printed environment has the client's identifier and secret, and the address of a page on which one of the members gives
@@ -75,8 +71,7 @@ def _log(call: Call) -> None:
     note(line, fg="red" if is_bad else None)
 
 
-@commands.command("demo")
-@runs(needs="nothing")
+@commands.runs("demo", needs="nothing")
 async def demo() -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
     from importlib.resources import as_file, files
@@ -84,7 +79,8 @@ async def demo() -> None:
     from boardclient._profiles import Profile
     from boardclient.cli import _drawing
     from boardclient.cli._commands._import_check import import_file
-    from boardclient.cli._commands._import_run import ImportOptions
+    from boardclient.cli._commands._import_command import import_
+    from boardclient.cli._commands._import_options import ImportOptions
     from boardclient.cli._profiles import Settings
     from boardclient.cli._running import Client
     from boardclient.testing import BoardService
@@ -111,9 +107,39 @@ async def demo() -> None:
         out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
             settings = Settings(profile=Profile(base_url=service.base_url), values={"base_url": service.base_url})
-            client = Client(session, settings, board.id)
-            await import_file(client, file, ImportOptions(board=board.id))
+            options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id]).params)
+            await import_file(Client(session, settings, board.id), file, options)
         renewed = plural(len(asked) - 1, "new code")
         out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
         lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
         _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
+
+
+@commands.runs("mcp")
+async def mcp(
+    client: Client,
+    ledger: str | None = option(
+        "Where the references of created cards are kept: a path, or postgresql://…",
+        metavar="PLACE",
+        show_default="mcp.ledger in the folder of the profiles",
+    ),
+    allow_delete: bool = option("Offer a tool that deletes cards for good.", is_flag=True),
+    settle: float | None = option(
+        "How long the service may take to list a card whose response was lost.",
+        type=Number(min=0),
+        metavar="SECONDS",
+        show_default="twice the timeout",
+    ),
+) -> None:
+    """Serve the operations as tools for agents, by the Model Context Protocol over standard input and output.
+
+    Each creation has a reference: a call that is tried again, also after a restart, makes no second card. A host, such as an
+    editor, starts the command by itself: docs/agents.md shows its configuration.
+    """
+    from boardclient._profiles import folder
+    from boardclient.integrations.mcp import make_server
+
+    if ledger is None:
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = ledger or folder() / "mcp.ledger"
+    await make_server(client.session, place, allow_delete=allow_delete, settle=settle).run_stdio_async()

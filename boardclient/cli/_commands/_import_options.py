@@ -1,0 +1,131 @@
+"""The options of `import`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from boardclient.cli._app import FilePath, Number, WholeNumber, argument, board_option, json_option, option, timezone_option
+from boardclient.cli._errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "rate", "requests", "rejected", "rows", "audit")
+"""The fields of the result. `audit_error` joins them if the board could not be read at the end, and `probes` if some stay."""
+
+
+def _renamed(value: str) -> tuple[str, str]:
+    """Return a name in the file, and its column."""
+    from boardclient.cli._file._layout import IMPORTED
+
+    column, _, name = value.partition("=")
+    if column not in IMPORTED or not name.strip():
+        raise click.BadParameter(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(IMPORTED)}")
+    return name.strip(), column
+
+
+def _encoding(value: str) -> str:
+    from boardclient.cli._file._encodings import named
+
+    return named(value)
+
+
+class ImportOptions:
+    """The options of `import`, each with its type for the run, and its declaration for the command line."""
+
+    file: str = argument(
+        "FILE",
+        "A file of CSV or JSON Lines; - is standard input.",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    )
+    board: str | None = board_option("The board that gets the cards of rows that name none.")
+    default_list: str | None = option("The list of rows that name none: an identifier or a name.", "--list", metavar="LIST")
+    journal: Path | None = option(
+        "The file from which this import can be resumed.",
+        type=FilePath(dir_okay=False),
+        metavar="PATH",
+        show_default="FILE.journal; none for standard input",
+    )
+    existing: str = option(
+        "With a new journal: what to do with rows that equal cards which are on the board already.",
+        type=click.Choice(["refuse", "skip", "create"]),
+        default="refuse",
+        show_default=True,
+    )
+    marker: bool = option(
+        "Put a code into each description. It proves whose card is whose where others change cards.", is_flag=True
+    )
+    probe: bool = option(
+        "Prove by a temporary card, which is deleted, that lost rows are absent which no card of the import can prove absent.",
+        is_flag=True,
+    )
+    preview: bool = option("Show what would be done. Nothing is sent, and no journal is changed.", is_flag=True)
+    concurrency: int | None = option(
+        "How many cards to create at a time.", type=WholeNumber(min=1), metavar="N", show_default="adaptive"
+    )
+    rate: float | None = option(
+        "The most requests per second.", type=Number(min=0, min_open=True), metavar="N", show_default="adaptive"
+    )
+    settle: float | None = option(
+        "How long the service may take to commit a request whose response was lost.",
+        type=Number(min=0),
+        metavar="SECONDS",
+        show_default="twice the timeout, at least 10",
+    )
+    renamed: Sequence[tuple[str, str]] = option(
+        "Read COLUMN from column NAME. Repeatable.", "--map", type=_renamed, multiple=True, metavar="COLUMN=NAME"
+    )
+    left_out: Sequence[str] = option(
+        "Ignore the file's column NAME; '*' all others. Repeatable.", "--skip", multiple=True, metavar="NAME"
+    )
+    encoding: str | None = option(
+        "The file's encoding, as Python names it.", type=_encoding, metavar="NAME", show_default="UTF-8 or UTF-16"
+    )
+    date_format: str | None = option(
+        "The form of due dates as for strptime, such as %d.%m.%Y.", metavar="FORMAT", show_default="ISO 8601"
+    )
+    zone: tzinfo | None = timezone_option
+    engine: str | None = option("Let several workers create the cards; needs the extra dask.", type=click.Choice(["dask"]))
+    workers: int | None = option(
+        "With --engine: the processes to start.", type=WholeNumber(min=1), metavar="N", show_default="processors"
+    )
+    parts: int | None = option(
+        "With --engine: how many parts to make.", type=WholeNumber(min=1), metavar="N", show_default="5,000 rows each"
+    )
+    scheduler: str | None = option("With --engine: use this cluster instead of processes of this host.", metavar="ADDRESS")
+    ledger: str | None = option(
+        "With --engine: what the workers share, a file or postgresql://… without a password.",
+        metavar="PATH_OR_URL",
+        show_default="FILE.ledger",
+    )
+    fields: tuple[str, ...] | None = json_option(*RESULT, "preview", "would_create")
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    def check(self) -> None:
+        """Check that the options fit together, and name the files that the run keeps beside its input.
+
+        Raises:
+            UsageError: they do not.
+        """
+        if self.engine is not None:
+            if self.journal or self.rate or self.existing == "skip":
+                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
+            self.ledger = self.ledger or f"{'import' if self.file == '-' else self.file}.ledger"
+            return
+        if not self.board:
+            raise UsageError("give --board")
+        if self.ledger or self.workers or self.parts or self.scheduler:
+            raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
+        if self.journal is None and os.path.isfile(self.file):
+            from pathlib import Path
+
+            self.journal = Path(f"{self.file}.journal")
+        if self.existing == "skip" and self.journal is None:
+            raise UsageError("--existing skip needs a journal: give --journal")
