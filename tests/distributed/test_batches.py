@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from sqlalchemy.engine import Engine
 from waiting import until
 
 from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
-from boardclient.distributed import Job, drain, import_batch, open_job, plan, reconcile, report, status
+from boardclient._database import Database
+from boardclient.distributed import Job, drain, import_batch, import_part, open_job, plan, reconcile, report, status
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
 
@@ -196,6 +198,69 @@ async def test_a_drained_job_takes_no_batch(world: World) -> None:
             await use()
     await world.deliver(await world.open(), "b", world.drafts(2, "other"))
     assert world.sent == 4
+
+
+async def test_a_batch_that_was_interrupted_waits_while_its_job_is_drained(world: World) -> None:
+    """It is resumed when the job is open again."""
+    job, rows = await world.open(), world.drafts(6)
+    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
+    with pytest.raises(BoardClientError):
+        await world.deliver(job, "a", rows, concurrency=1)
+    world.service.faults.clear()
+    await drain(job)
+    with pytest.raises(JournalError, match="is drained: open_job or plan opens it again"):
+        await world.deliver(job, "a", rows)
+    assert (await world.names()).total() == 2
+    assert counts(await world.deliver(await world.open(), "a", rows)) == (4, 2, 0, 0)
+
+
+async def test_reconciling_leaves_the_rows_that_another_worker_is_sending(world: World) -> None:
+    """They stay in doubt, and those of batches that have ended are settled."""
+    job = await world.open()
+    world.service.faults.add(faults.hang(), "cards.create", call=1)
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    running = asyncio.ensure_future(world.deliver(job, "a", world.drafts(2), concurrency=1, lease=300.0))
+    while not world.sent:
+        await asyncio.sleep(0)
+    assert counts(await world.deliver(job, "b", world.drafts(1, "other"))) == (0, 0, 0, 1)
+    found = await reconcile(job, session=world.session)
+    assert (counts(found), [one.draft.name for one in found.problems]) == ((1, 0, 0, 2), ["card 0", "card 1"])
+    assert world.sent == 2
+    running.cancel()
+    await asyncio.wait({running})
+
+
+class _UndoneError(Exception):
+    """Undoes a transaction."""
+
+
+@pytest.mark.parametrize("holds", [False, True])
+async def test_a_transaction_whose_end_was_lost_is_looked_up(world: World, monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+    """Here each is asked for twice. No card is made twice, and none is in doubt that was not sent."""
+    change = Database.change
+
+    async def lost_at_its_end(self: Database, work: Any, *, is_repeatable: bool = True) -> Any:
+        async def asked(connection: Any) -> None:
+            await work(connection)
+            if not holds:
+                raise _UndoneError
+
+        if is_repeatable:
+            with contextlib.suppress(_UndoneError):
+                await change(self, asked)
+        return await change(self, work, is_repeatable=is_repeatable)
+
+    monkeypatch.setattr(Database, "change", lost_at_its_end)
+    job, rows = await world.open(), world.drafts(100)
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=50)
+    assert counts(await world.deliver(job, "a", rows)) == (99, 0, 0, 1)
+    assert counts(await reconcile(job, session=world.session)) == (100, 0, 0, 0)
+    planned = await plan(world.drafts(80, "other"), world.board_id, world.ledger, name="planned", parts=2)
+    for part in planned.parts:
+        await import_part(planned, part, session=world.session)
+        assert sum(one.in_doubt for one in await status(planned)) == 0
+    assert max((await world.names()).values()) == 1
+    assert world.sent == len(await world.names()) == 180
 
 
 async def test_a_job_is_either_planned_or_takes_batches(world: World) -> None:
