@@ -307,6 +307,22 @@ def aware_datetime(text: str | None, /) -> datetime | None:
     return moment
 
 
+def check_card(name: object, list_id: object, desc: object, due: object, pos: object, /) -> None:
+    """Check the fields of a card that is to be created.
+
+    Raises:
+        TypeError, ValueError: a field can't be sent.
+    """
+    check_text(name, "name")
+    check_identifier(list_id, "list_id")
+    if desc is not None:
+        check_text(desc, "desc")
+    if due is not None:
+        utc_timestamp(due, "due")
+    if pos is not None:
+        check_pos(pos, "pos")
+
+
 @attrs.frozen
 class CardDraft(_Model):
     """A card to be created (interface 4.3).
@@ -333,13 +349,6 @@ class CardDraft(_Model):
     reference: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        check_text(self.name, "name")
-        check_identifier(self.list_id, "list_id")
-        if self.desc is not None:
-            check_text(self.desc, "desc")
-        if self.due is not None:
-            utc_timestamp(self.due, "due")
-        if self.pos is not None:
-            check_pos(self.pos, "pos")
+        check_card(self.name, self.list_id, self.desc, self.due, self.pos)
         if self.reference is not None:
             check_text(self.reference, "reference")

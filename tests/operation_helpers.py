@@ -15,7 +15,7 @@ from boardclient.errors import (
     DecodeError,
     Effect,
 )
-from boardclient.models import CardDraft, Position
+from boardclient.models import Position
 
 NOW = 1_800_000_000.0
 
@@ -48,11 +48,11 @@ ENCODED: list[tuple[ops.Operation[Any], str | None, dict[str, object], str, dict
     (ops.ADD_LIST, None, {"name": "To Do", "board_id": "b1", "pos": None}, "POST /1/lists", {"name": "To Do", "idBoard": "b1"}),
     (ops.ADD_LIST, None, {"name": "", "board_id": "b1", "pos": Position.BOTTOM}, "POST /1/lists",
      {"name": "", "idBoard": "b1", "pos": "bottom"}),
-    (ops.ADD_CARD, None, {"draft": CardDraft("Write", "l1", None, None, None), "desc": None}, "POST /1/cards",
+    (ops.ADD_CARD, None, {"name": "Write", "list_id": "l1", "desc": None, "due": None, "pos": None}, "POST /1/cards",
      {"name": "Write", "idList": "l1"}),
-    (ops.ADD_CARD, None, {"draft": CardDraft("ü\n", "l1", "", DUE, "17"), "desc": ""}, "POST /1/cards",
+    (ops.ADD_CARD, None, {"name": "ü\n", "list_id": "l1", "desc": "", "due": DUE, "pos": "17"}, "POST /1/cards",
      {"name": "ü\n", "idList": "l1", "desc": "", "due": "2027-01-02T03:04:05.250000Z", "pos": "17"}),
-    (ops.ADD_CARD, None, {"draft": CardDraft("a", "l1", "d", DUE.replace(microsecond=0), ""), "desc": "d"},
+    (ops.ADD_CARD, None, {"name": "a", "list_id": "l1", "desc": "d", "due": DUE.replace(microsecond=0), "pos": ""},
      "POST /1/cards", {"name": "a", "idList": "l1", "desc": "d", "due": "2027-01-02T03:04:05Z", "pos": ""}),
     (ops.BOARD_CARDS, "b1", {}, "GET /1/boards/b1/cards", None),
     (ops.BOARD_LISTS, "b 1?", {}, "GET /1/boards/b%201%3F/lists", None),

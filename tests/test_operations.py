@@ -52,7 +52,9 @@ def test_a_draft_is_sent_with_the_texts_that_it_holds(
 ) -> None:
     """Texts of any string type and numbers are sent as they are, None is not, and a description may be one with a marker."""
     draft = CardDraft(kind(name), kind("l-1"), "", due, pos)
-    sent = json.loads(ops.ADD_CARD.request(draft=draft, desc=desc if desc is None else kind(desc)).body or b"")
+    marked = desc if desc is None else kind(desc)
+    request = ops.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=marked, due=draft.due, pos=draft.pos)
+    sent = json.loads(request.body or b"")
     given = {"name": name, "idList": "l-1", "desc": desc, "due": due and "2027-01-02T03:04:05.250000Z", "pos": pos}
     assert sent == {field: value for field, value in given.items() if value is not None}
 

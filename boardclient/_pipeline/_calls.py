@@ -264,6 +264,7 @@ def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | No
     activity.end(error)
 
 
+_OUTSIDE: Final = "a session must be used within an asyncio task, such as that of asyncio.run(main())"
 _all: Final[weakref.WeakSet[InFlightCalls]] = weakref.WeakSet()
 
 
@@ -304,12 +305,12 @@ class InFlightCalls:
     def begin(self, request: Request[Any] | None, seconds: float | None, options: CallOptions | None = None) -> CallContext:
         """Register a call of the current task, with `seconds` until its deadline, or raise if the session can't be used here."""
         try:
-            task = current_task()
+            loop = get_running_loop()
         except RuntimeError:
-            task = None
+            raise RuntimeError(_OUTSIDE) from None
+        task = current_task(loop)
         if task is None:
-            raise RuntimeError("a session must be used within an asyncio task, such as that of asyncio.run(main())")
-        loop = get_running_loop()
+            raise RuntimeError(_OUTSIDE)
         if loop is not self._open_on:
             self._bind(loop, request)
         now = loop.time()

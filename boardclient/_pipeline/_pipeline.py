@@ -246,13 +246,11 @@ class Pipeline:
             return closed
         operation = request.operation
         context.credentials = credentials
-        signed = credentials.sign(request, self.credentials_in)
+        target, body = credentials.sign(request, self.credentials_in)
         headers = request.headers
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
-        response = await self.exchange.pool.send(
-            operation.method, self._root + signed.target, signed.body, context, headers=headers
-        )
+        response = await self.exchange.pool.send(operation.method, self._root + target, body, context, headers=headers)
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)

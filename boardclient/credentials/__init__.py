@@ -10,7 +10,6 @@ from boardclient.credentials._credentials import (
     CredentialsIn,
     Exchange,
     GuardedProvider,
-    SignedRequest,
     StaticCredentials,
 )
 
@@ -21,6 +20,5 @@ __all__ = [
     "CredentialsIn",
     "Exchange",
     "GuardedProvider",
-    "SignedRequest",
     "StaticCredentials",
 ]

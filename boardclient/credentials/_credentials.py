@@ -28,14 +28,6 @@ _SHORTEST_REFUSED: Final = 8
 """The length of a credential that paths may not hold. A shorter one may be a part of a path by chance."""
 
 
-@attrs.define
-class SignedRequest:
-    """A request with its credentials, as it is sent. No frame of an error may hold one."""
-
-    target: str = attrs.field(repr=False)
-    body: bytes | None = attrs.field(repr=False)
-
-
 def filled(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
     """Check that the value of an attribute is a text that can be sent, not empty."""
     check_filled(value, attribute.name)
@@ -72,17 +64,16 @@ class Credentials:
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
         object.__setattr__(self, "_fields", _wire.encode(pairs)[:-1] + b",")
 
-    def sign(self, request: Request[Any], place: CredentialsIn) -> SignedRequest:
-        """Return the request with the credentials in its JSON body or its query.
+    def sign(self, request: Request[Any], place: CredentialsIn) -> tuple[str, bytes | None]:
+        """Return the target and the body of a request with the credentials in one of them. No frame of an error may hold it.
 
         They go into the query if there is no body, or if `place` is "query". A token without a key always goes into the query
         (interface 5.6).
         """
         body = request.body
         if body is not None and place == "body" and self.key is not None and request.operation.signable_body:
-            signed = self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
-            return SignedRequest(request.target, signed)
-        return SignedRequest(f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body)
+            return request.target, self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
+        return f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body
 
     def are_in(self, path: str) -> bool:
         """Return True if a path or a part of one holds one of these, as it is or encoded."""
@@ -107,7 +98,7 @@ class Credentials:
             url=root + masked(request.target.encode(), forms, BODY_KEPT_BYTES).decode(),
             body=None if shown is None else shown.decode("utf-8", "replace"),
             has_key=self.key is not None,
-            is_in_body=not is_large and self.sign(request, place).body is not body,
+            is_in_body=not is_large and self.sign(request, place)[1] is not body,
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:

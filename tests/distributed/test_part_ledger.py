@@ -193,7 +193,7 @@ async def test_a_request_on_its_way_is_not_written_once_the_lease_has_ended(coun
     async with BoardService() as service, aiohttp.ClientSession() as http:
         to_do = service.seed({"To Do": []}).lists["To Do"]
         async with service.session(http=http) if is_lent else service.session() as session:
-            request = ADD_CARD.request(draft=CardDraft("Card", to_do), desc=None)
+            request = ADD_CARD.request(name="Card", list_id=to_do, desc=None, due=None, pos=None)
             options = [CallOptions(is_of_run=True, may_send=lambda: False) for _ in range(count)] + [CallOptions(is_of_run=True)]
             calls = (session.cards._pipeline.call(request, option) for option in options)
             *refused, card = await asyncio.gather(*calls, return_exceptions=True)

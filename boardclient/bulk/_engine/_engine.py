@@ -557,7 +557,7 @@ class Engine:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
         desc = self._reconciler.markers.description(row) if self._options.marker or row.is_probe else draft.desc
-        request = operations.ADD_CARD.request(draft=draft, desc=desc)
+        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:
