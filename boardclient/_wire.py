@@ -1,4 +1,4 @@
-"""The wire: names of fields, JSON, and models from JSON. The only module that imports cattrs. No I/O.
+"""The wire: names of fields, JSON, and models from JSON. The only module that reads responses with cattrs. No I/O.
 
 There are two converters. `_strict` reads responses that the interface shows (4.1 to 4.3): a documented field of another type is
 an error. `_lenient` reads all others: such a value stays in `extra` under its wire name.

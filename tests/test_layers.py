@@ -33,7 +33,7 @@ _OUTSIDE = {"testing", "_pytest_plugin", "integrations", "cli", "distributed", "
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
     "aiohttp": {"_transport", "testing", "integrations", "cli"},
-    "cattrs": {"_wire"},
+    "cattrs": {"_pace", "_wire"},
     "click": {"cli"},
     "cryptography": {"credentials"},
     "httptools": {"_transport"},

@@ -81,10 +81,10 @@ class Pace:
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
             raise ValueError("max_in_flight must be a whole number of at least 1")
         self._clock = clock
-        self._controller: Controller | SharedController = Controller(start_rate, max_in_flight)
+        self._controller: Controller | SharedController = Controller.begin(start_rate, max_in_flight)
         if shared is not None:
             self._controller = self._share(shared, account, start_rate, max_in_flight)
-        self._held: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
+        self._entered: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class Pace:
         cls,
         workers: int,
         *,
-        places: int | None = None,
+        concurrency: int | None = None,
         sent: int,
         began: float,
         retry_after: float | None,
@@ -105,22 +105,22 @@ class Pace:
 
         Args:
             workers: How many attempts may be in flight at most.
-            places: How many may be in flight now. None, the default, means all.
+            concurrency: How many may be in flight now. None, the default, means all.
             sent: How many attempts have ended, including the refused one.
             began: The time on the clock at which the first one started.
             retry_after: The seconds that the refusal asks for, None if it names none.
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
-        pace._controller = controller = Controller(None, workers, places=places or workers)
+        pace._controller = controller = Controller.begin(None, workers, concurrency or workers)
         controller.take_over(sent, began, clock(), retry_after)
         return pace
 
-    def _share(self, place: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:
+    def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:
         from boardclient._pace._shared import SharedController  # it needs the extra `workers`
 
         return SharedController(
-            place,
+            ledger,
             account,
             rate,
             most,
@@ -154,7 +154,7 @@ class Pace:
     @property
     def workers(self) -> int:
         """How many attempts may be in flight now. It changes with rate and latency."""
-        return self._controller.places
+        return self._controller.concurrency
 
     @property
     def held_seconds(self) -> float | None:
@@ -183,21 +183,21 @@ class Pace:
         else:
             attempt = await self._permit(loop)
         task = asyncio.current_task(loop)
-        held = self._held
-        if held:
-            attempt.outer = held.get(task)
-        held[task] = attempt
+        entered = self._entered
+        if entered:
+            attempt.outer = entered.get(task)
+        entered[task] = attempt
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         task = asyncio.current_task()
-        attempt = self._held.pop(task, None)
+        attempt = self._entered.pop(task, None)
         if attempt is None:
             raise RuntimeError("a Pace must be left by the task that entered it")
         if attempt.outer is not None:
-            self._held[task] = attempt.outer
+            self._entered[task] = attempt.outer
         self._controller.end(attempt)
         if self._waiters:
             self._grant_permits()
@@ -213,7 +213,7 @@ class Pace:
         Raises:
             RuntimeError: the current task is not inside an `async with` block of this pace.
         """
-        attempt = self._held.get(asyncio.current_task())
+        attempt = self._entered.get(asyncio.current_task())
         if attempt is None:
             raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
@@ -265,14 +265,14 @@ class Pace:
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
         """Bind the pace to another event loop, and forget the attempts of a closed one."""
-        if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
+        if self._loop is not None and not self._loop.is_closed() and (self._entered or self._waiters):
             raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
-        for attempt in self._held.values():
+        for attempt in self._entered.values():
             inner: PacedAttempt | None = attempt
             while inner is not None:
                 self._controller.end(inner)
                 inner = inner.outer
-        self._held.clear()
+        self._entered.clear()
         self._waiters.clear()
         self._timer, self._due = None, math.inf
         self._loop = loop

@@ -6,7 +6,9 @@ No I/O, no clock, no asyncio.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Self
+
+import attrs
 
 from boardclient._pace._search import HIGHEST, LOWEST, Open, Search
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
@@ -14,29 +16,39 @@ from boardclient._responses import status_of
 from boardclient.errors import Effect
 
 _TICK: Final = 0.02
-_PLACES: Final = 16
+_CONCURRENCY: Final = 16
 """How many attempts may be in flight at first. Every service accepts a burst of this size."""
 
 
+@attrs.define(eq=False)
 class Controller:
-    """Decides when the next attempt may start, and learns from results. Owned by a `Pace`.
+    """Decides when the next attempt may start, and learns from results. Owned by a `Pace`, or by the group of several.
 
-    Times are in seconds on one monotonic clock. `rate` is the initial rate in starts per second, or None to begin with a burst.
-    `max_in_flight` is the largest number of attempts in flight, `places` the number at first.
+    Times are in seconds on one monotonic clock. Its state is a tree, which `_shared` stores.
     """
 
-    def __init__(self, rate: float | None, max_in_flight: int, places: int = _PLACES) -> None:
-        self.rate = rate or HIGHEST
-        self.places = min(places, max_in_flight)
-        """How many attempts may be in flight now, at least 1."""
-        self.in_flight = 0
-        self._most = max_in_flight
-        self._ticked_at = -math.inf
-        self._was_full = False
-        self._trial: PacedAttempt | None = None
-        self._schedule = Schedule(self.rate)
-        self._search = Search(self.rate, float(self.places), self._schedule)
-        self._latency = Latency()
+    rate: float
+    concurrency: int
+    """How many attempts may be in flight now, at least 1."""
+    _most: int
+    _schedule: Schedule
+    _search: Search
+    _latency: Latency = attrs.field(factory=Latency)
+    in_flight: int = 0
+    _ticked_at: float = -math.inf
+    _was_full: bool = False
+    _asking: int | None = None
+    """The number of the attempt in flight that asks whether a block is over, during which no other starts."""
+
+    @classmethod
+    def begin(cls, rate: float | None, max_in_flight: int, concurrency: int = _CONCURRENCY) -> Self:
+        """Return a controller of which nothing is known yet.
+
+        `rate` is the initial rate in starts per second, or None to begin with a burst. `max_in_flight` is the largest number of
+        attempts in flight, `concurrency` the number at first.
+        """
+        aim, first = rate or HIGHEST, min(concurrency, max_in_flight)
+        return cls(aim, first, max_in_flight, Schedule(1 / aim), Search(aim, Open(float(first)), float(first)))
 
     @property
     def limit(self) -> float | None:
@@ -57,7 +69,7 @@ class Controller:
         self._latency.base = seconds
         self._search.serial = sent
         self._search.evidence.begin(0, began)
-        self._search.note_refusal(PacedAttempt(sent, now, self.rate), now, retry_after)
+        self._search.add_refused(PacedAttempt(sent, now, self.rate), now, retry_after, self._schedule)
         self._apply(now)
 
     def add_earlier(self, sent: int, refused: int) -> None:
@@ -73,7 +85,7 @@ class Controller:
 
         It is infinite if an attempt in flight has to end first.
         """
-        if self.in_flight >= self.places or self._trial is not None:
+        if self.in_flight >= self.concurrency or self._asking is not None:
             return math.inf
         return self._schedule.next_at
 
@@ -86,17 +98,17 @@ class Controller:
             self._tick(now)
         self._schedule.take(now)
         attempt = PacedAttempt(serial, now, self.rate)
-        if self.in_flight >= self.places:
+        if self.in_flight >= self.concurrency:
             self._was_full = True
         if search.block is not None and search.block.asks:
-            self._trial = attempt
+            self._asking = serial
         return attempt
 
     def end(self, attempt: PacedAttempt) -> None:
         """Note that an attempt has ended."""
         self.in_flight -= 1
-        if attempt is self._trial:
-            self._trial = None
+        if attempt.serial == self._asking:
+            self._asking = None
 
     def cancel(self, attempt: PacedAttempt) -> None:
         """Undo the start of an attempt that was never made."""
@@ -109,24 +121,24 @@ class Controller:
             return
         meaning = status_of(status)
         if meaning.is_overload:
-            self._search.note_refusal(attempt, now, retry_after, is_throttling=meaning.is_throttling)
+            self._search.add_refused(attempt, now, retry_after, self._schedule, is_throttling=meaning.is_throttling)
             self._apply(now)
         elif meaning.effect is not Effect.UNKNOWN:
-            self._note_accepted(attempt, now, seconds)
+            self._add_accepted(attempt, now, seconds)
 
-    def _note_accepted(self, attempt: PacedAttempt, now: float, seconds: float) -> None:
+    def _add_accepted(self, attempt: PacedAttempt, now: float, seconds: float) -> None:
         search = self._search
         was_blocked = search.block is not None
-        search.note_accepted(attempt, now, self.in_flight)
+        search.add_accepted(attempt, now, self.in_flight, self._schedule)
         if was_blocked and search.block is None:
             self._was_full = False
             self._latency.begin(now, search.serial)
             self._apply(now)
         elif self._was_full and isinstance(search.phase, Open):
-            search.phase.note_accepted(self._most)
-            self.places = int(search.phase.places)
+            search.phase.widen(self._most)
+            self.concurrency = int(search.phase.concurrency)
         if attempt.serial > self._latency.since:
-            delivered = self._latency.note(now, seconds)
+            delivered = self._latency.add(now, seconds)
             if delivered is not None:
                 self._end_round(now, delivered)
 
@@ -160,6 +172,6 @@ class Controller:
         self.rate = rate = self._search.aim
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
         if rate < HIGHEST or self._latency.is_draining(now):
-            self.places = self._latency.places_for(now, rate, self.places, self._most)
+            self.concurrency = self._latency.concurrency_for(now, rate, self.concurrency, self._most)
         elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
-            self.places = int(self._search.phase.places)
+            self.concurrency = int(self._search.phase.concurrency)

@@ -98,7 +98,7 @@ def _climb(rate: float, speed: float, step: float) -> float:
 class Open:
     """Nothing was refused yet. Only the attempts in flight are limited, unless a start rate was given."""
 
-    places: float
+    concurrency: float
     speed: float = _DOUBLING
 
     def grow(self, rate: float, step: float) -> float:
@@ -107,9 +107,9 @@ class Open:
         self.speed = min(_DOUBLING, self.speed + 0.05 * step)
         return grown
 
-    def note_accepted(self, most: int) -> None:
+    def widen(self, most: int) -> None:
         """Allow a little more in flight."""
-        self.places = min(float(most), self.places + _GROWTH)
+        self.concurrency = min(float(most), self.concurrency + _GROWTH)
 
 
 @attrs.define
@@ -155,6 +155,9 @@ class Steady:
         return min(HIGHEST, self.limit * min(_PROBE, _CRUISE + _RAMP * max(0.0, self.progress - patience)))
 
 
+Ordinary: TypeAlias = Open | Approach | Steady
+
+
 @attrs.define
 class Trial:
     """Several refusals were isolated. Send less than was accepted: what is still refused has another cause than the rate.
@@ -162,7 +165,7 @@ class Trial:
     `origin` is the phase before, `accepted` the rate that was accepted then, and `share` the part that was refused.
     """
 
-    origin: Phase
+    origin: Ordinary
     accepted: float
     share: float
     serial: int
@@ -181,7 +184,7 @@ class Trial:
         return min(_EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
 
-Phase: TypeAlias = Open | Approach | Steady | Trial
+Phase: TypeAlias = Ordinary | Trial
 
 
 @attrs.define
@@ -192,7 +195,8 @@ class Block:
     before, and `rate` the refused one.
     """
 
-    origin: Phase
+    origin: Ordinary | None
+    """The phase before, if the block has begun another."""
     serial: int
     since: float
     limit: float | None
@@ -226,20 +230,22 @@ class Mark:
     refused: int
 
 
+@attrs.define
 class Evidence:
     """When the service was exhausted, because of a limit. Owned by a `Search`."""
 
-    def __init__(self) -> None:
-        self.refused = 0
-        self.begin(0, 0.0)
+    refused: int = 0
+    anchor: Mark = Mark(0, 0.0, 0)
+    _begun: Mark = Mark(0, 0.0, 0)
+    _blocks: list[Mark] = attrs.field(factory=list)
 
     def begin(self, serial: int, now: float) -> None:
         """Begin the measurement: with the first start, or after a time in which nothing was accepted."""
         self._begun = self.anchor = Mark(serial, now, self.refused)
-        self._blocks: list[Mark] = []
+        self._blocks = []
 
-    def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
-        """Record a refused attempt. A usual refusal does not show that the limit was reached."""
+    def add_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
+        """Add a refused attempt. A usual refusal does not show that the limit was reached."""
         self.refused += 1
         if not is_usual and serial > self.anchor.serial:
             self.anchor = Mark(serial, started_at, self.refused)
@@ -294,22 +300,21 @@ class Usual:
 # --- the search
 
 
+@attrs.define
 class Search:
-    """Derives a rate from accepted and refused attempts. Owned by a `Controller`, whose schedule it holds."""
+    """Derives a rate from accepted and refused attempts. Owned by a `Controller`, which hands in its schedule."""
 
-    def __init__(self, aim: float, places: float, schedule: Schedule) -> None:
-        self.aim = aim
-        self.limit: float | None = None
-        self.serial = 0
-        """The number of the last attempt that was started."""
-        self.phase: Phase = Open(places)
-        self.block: Block | None = None
-        self.evidence = Evidence()
-        self._usual = Usual()
-        self._schedule = schedule
-        self._first_places = places
-        self._lowered = 0
-        """The number of the last attempt that was started before the rate was last lowered."""
+    aim: float
+    phase: Phase
+    _first_concurrency: float
+    limit: float | None = None
+    serial: int = 0
+    """The number of the last attempt that was started."""
+    block: Block | None = None
+    evidence: Evidence = attrs.field(factory=Evidence)
+    _usual: Usual = attrs.field(factory=Usual)
+    _lowered: int = 0
+    """The number of the last attempt that was started before the rate was last lowered."""
 
     def grow(self, now: float, step: float, in_flight: int) -> None:
         """Raise the aim after `step` seconds, as the phase says."""
@@ -328,8 +333,8 @@ class Search:
             self.evidence.anchor = attrs.evolve(anchor, moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
-    def note_accepted(self, attempt: PacedAttempt, now: float, in_flight: int) -> None:
-        """Note an accepted attempt."""
+    def add_accepted(self, attempt: PacedAttempt, now: float, in_flight: int, schedule: Schedule) -> None:
+        """Learn from an accepted attempt."""
         block = self.block
         if block is None:
             if isinstance(self.phase, Trial):
@@ -340,7 +345,7 @@ class Search:
             block.accepted += 1
             if block.limit is not None and block.is_isolated and block.accepted > min(4, in_flight // 4):
                 # Attempts that were started in the block are accepted: it ends early.
-                self._schedule.release(now)
+                schedule.release(now)
                 self._keep(_KEPT * block.rate)
                 self._unblock(block, attempt)
 
@@ -359,8 +364,10 @@ class Search:
 
     # --- refusals
 
-    def note_refusal(self, attempt: PacedAttempt, now: float, retry_after: float | None, *, is_throttling: bool = True) -> None:
-        """Note a refused attempt. `is_throttling` says that the service named the number of requests as the cause.
+    def add_refused(
+        self, attempt: PacedAttempt, now: float, retry_after: float | None, schedule: Schedule, *, is_throttling: bool = True
+    ) -> None:
+        """Learn from a refused attempt. `is_throttling` says that the service named the number of requests as the cause.
 
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
         """
@@ -368,28 +375,31 @@ class Search:
         is_late = attempt.serial <= self._lowered
         is_usual = block is None and not is_late
         is_usual = is_usual and (isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial)))
-        self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
+        self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         is_outage = not is_throttling and retry_after is None
         if block is not None:
             block.is_outage = block.is_outage or is_outage
             block.refused += 1
             if not is_late:
-                self._prolong(block, now, retry_after)
-        elif not is_late and isinstance(phase, Trial):
+                schedule.hold(now + self._prolong(block, now, retry_after))
+        elif is_late:
+            pass
+        elif isinstance(phase, Trial):
             phase.refused += 1
             self._judge_trial(phase, attempt)
-        elif not is_late and not is_usual:
-            self._begin_block(attempt, now, is_outage=is_outage)
+        elif not is_usual:
+            self._begin_block(phase, attempt, is_outage=is_outage)
+            schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
 
-    def _begin_block(self, attempt: PacedAttempt, now: float, *, is_outage: bool) -> None:
-        known, phase, rate = self.limit, self.phase, attempt.rate
+    def _begin_block(self, phase: Ordinary, attempt: PacedAttempt, *, is_outage: bool) -> None:
+        known, rate = self.limit, attempt.rate
         measured, count = self._measure(attempt.serial, attempt.started_at)
-        self.block = Block(phase, attempt.serial, attempt.started_at, known, rate, known is None, is_outage)
+        origin = None if known is None else phase
+        self.block = Block(origin, attempt.serial, attempt.started_at, known, rate, known is None, is_outage)
         self._lowered = self.serial
         if known is not None:
             self.block.is_unexpected = isinstance(phase, Steady) and rate < _BELOW * known
             self._lower(phase, known, rate, measured, count)
-        self._schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
 
     def _measure(self, serial: int, until: float) -> tuple[float, int]:
         """Return the accepted attempts per second until a moment, and their number. The last attempt is not one of them."""
@@ -407,16 +417,15 @@ class Search:
         else:
             self.phase = Approach(min(0.4, max(0.03, math.log(rate / limit) / 4)), rate)
 
-    def _prolong(self, block: Block, now: float, retry_after: float | None) -> None:
-        """Hold all attempts, then make one at a time to see whether the block is over."""
+    def _prolong(self, block: Block, now: float, retry_after: float | None) -> float:
+        """Return for how long to hold all attempts, before one at a time asks whether the block is over."""
         block.asks = True
         self._lowered = self.serial
         if not retry_after:  # "0" and a date that has passed, as of another clock, say nothing
-            seconds = min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since)))
-        else:
-            seconds = min(LONGEST_WAIT_SECONDS, max(_PAUSE, retry_after))
-            block.retry_at = now + seconds
-        self._schedule.hold(now + seconds)
+            return min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since)))
+        seconds = min(LONGEST_WAIT_SECONDS, max(_PAUSE, retry_after))
+        block.retry_at = now + seconds
+        return seconds
 
     def _unblock(self, block: Block, attempt: PacedAttempt) -> None:
         """End a block: the service accepts again. What it accepted until then is measured as well."""
@@ -430,7 +439,7 @@ class Search:
             pass
         elif block.limit is None and not count:  # nothing was accepted before
             evidence.begin(attempt.serial - 1, attempt.started_at)
-            self.phase = Open(self._first_places)
+            self.phase = Open(self._first_concurrency)
             return
         elif block.limit is None:
             seconds = end - block.since
@@ -460,16 +469,17 @@ class Search:
         if not (block.is_isolated and may_ignore):
             self._usual.share *= _BELIEF
             return False
-        self.phase = block.origin
-        if isinstance(self.phase, Steady):
-            self.phase.limit = self._set_limit(_CRUISE * block.rate)
+        phase = self.phase = block.origin or self.phase
+        assert not isinstance(phase, Trial)  # noqa: S101 -- no block begins in one
+        if isinstance(phase, Steady):
+            phase.limit = self._set_limit(_CRUISE * block.rate)
         else:
             self.limit, self.aim = None, HIGHEST
         if not self._usual.explains(block.serial):
             share = self._usual.share_since_full()
             accepted = self._measure(block.serial, block.since)[0] if block.limit is None else block.rate * (1 - share)
             self._lowered = self.serial
-            self.phase = Trial(self.phase, accepted, share, self.serial)
+            self.phase = Trial(phase, accepted, share, self.serial)
             self.aim = min(HIGHEST, max(LOWEST, _TRIED * accepted))
         return True
 

@@ -18,16 +18,18 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 import sqlalchemy as sa
+from cattrs import Converter
+from cattrs.strategies import configure_tagged_union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, checked_place, metadata
 from boardclient._pace._controller import Controller
-from boardclient._pace._search import Approach, Block, Evidence, Mark, Open, Search, Steady, Trial, Usual
-from boardclient._pace._timing import Latency, PacedAttempt, Schedule
+from boardclient._pace._search import Ordinary, Phase
+from boardclient._pace._timing import PacedAttempt
 from boardclient._responses import status_of
 from boardclient._version import __version__
 from boardclient.errors import JournalError
@@ -38,7 +40,7 @@ _LEASE: Final = 5.0
 """The seconds after which a process that is not heard of counts as dead."""
 _REST: Final = 1.0
 """The seconds between two exchanges of a process that has nothing to ask or tell."""
-_FIRST_PLACES: Final = 16
+_FIRST_CONCURRENCY: Final = 16
 _MOST: Final = 10**6
 """The most attempts of a group in flight. Each process has a bound of its own."""
 
@@ -66,7 +68,7 @@ class _Member:
 
 @attrs.define
 class Message:
-    """What a process tells and asks. `held` are the attempts that it still has."""
+    """What a process tells and asks. `unended` are the attempts that it still has."""
 
     started: int = 0
     """How many attempts it started without asking, since the last message."""
@@ -74,7 +76,7 @@ class Message:
     """How many of those were refused."""
     retry_after: float | None = None
     ended: dict[int, Result | None] = attrs.field(factory=dict)
-    held: set[int] = attrs.field(factory=set)
+    unended: set[int] = attrs.field(factory=set)
     wanted: int = 0
 
 
@@ -113,14 +115,14 @@ class Group:
         self.moment = max(self.moment, now + self.ahead)
         controller = self.controller
         if controller is None and message.refused:
-            controller = self.controller = Controller(None, _MOST)
+            controller = self.controller = Controller.begin(None, _MOST)
             controller.take_over(self.started, self.began, now, message.retry_after, 2 * self.ahead)
         elif controller is not None:
             controller.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []
         if controller is not None:
             self._end(member, message)
-            share = math.ceil(min(controller.rate * self.ahead, controller.places) / len(self.members))
+            share = math.ceil(min(controller.rate * self.ahead, controller.concurrency) / len(self.members))
             while len(granted) < min(share, message.wanted) and (due := controller.next_start()) <= self.moment:
                 granted.append(controller.start(max(now, due)))
             member.attempts += granted
@@ -129,10 +131,10 @@ class Group:
     def _end(self, member: _Member, message: Message) -> None:
         """End the attempts that a process no longer has."""
         controller, attempts = self.controller, member.attempts
-        member.attempts = [attempt for attempt in attempts if attempt.serial in message.held]
+        member.attempts = [attempt for attempt in attempts if attempt.serial in message.unended]
         for attempt in attempts:
             assert controller is not None  # noqa: S101 -- it granted them
-            if attempt.serial in message.held:
+            if attempt.serial in message.unended:
                 continue
             if attempt.serial not in message.ended:
                 controller.cancel(attempt)
@@ -145,28 +147,14 @@ class Group:
             controller.end(attempt)
 
 
-_KINDS: Final = {
-    kind.__name__: kind
-    for kind in (
-        *(Group, _Member, Controller, PacedAttempt, Latency, Schedule),
-        *(Search, Evidence, Mark, Usual, Block, Open, Approach, Steady, Trial),
-    )
-}
-"""The classes of what is stored."""
+_converter: Final = Converter(detailed_validation=False, omit_if_default=True)
+for _union in (Ordinary, Phase):
+    configure_tagged_union(_union, _converter)
 
 
 def dump(group: Group) -> bytes:
-    """Return a group as it is stored: in JSON, where an object that was named before is only a number."""
-    numbers: dict[int, int] = {}
-
-    def plain(value: Any) -> dict[str, Any]:
-        if id(value) in numbers:
-            return {"object": numbers[id(value)]}
-        number = numbers[id(value)] = len(numbers)
-        state = value.__getstate__()  # of classes with slots, the attributes are the second of two
-        return {"object": number, "kind": type(value).__name__, **(state[1] if isinstance(state, tuple) else state)}
-
-    return zlib.compress(json.dumps(group, default=plain).encode(), 1)
+    """Return a group as it is stored."""
+    return zlib.compress(json.dumps(_converter.unstructure(group)).encode(), 1)
 
 
 def load(stored: bytes) -> Group:
@@ -175,28 +163,14 @@ def load(stored: bytes) -> Group:
     Raises:
         Exception: it is damaged.
     """
-    objects: dict[int, Any] = {}
-
-    def built(value: dict[str, Any]) -> Any:
-        number = value.pop("object", None)
-        if number is None:
-            return value
-        if number not in objects:
-            kind: type[Any] = _KINDS[value.pop("kind")]
-            objects[number] = one = object.__new__(kind)
-            for name, attribute in value.items():
-                object.__setattr__(one, name, attribute)
-        return objects[number]
-
-    group: Group = json.loads(zlib.decompress(stored), object_hook=built)
-    return group
+    return _converter.structure(json.loads(zlib.decompress(stored)), Group)
 
 
 class Store:
     """The row of a group in a database, for one event loop."""
 
-    def __init__(self, place: str | os.PathLike[str], name: str) -> None:
-        self._database = Database(place, is_durable=False)
+    def __init__(self, ledger: str | os.PathLike[str], name: str) -> None:
+        self._database = Database(ledger, is_durable=False)
         self._row = _paces.c.name == name
         self._name = name
         self._is_ready = False
@@ -241,7 +215,7 @@ class SharedController:
 
     def __init__(
         self,
-        place: str | os.PathLike[str],
+        ledger: str | os.PathLike[str],
         group: str,
         start_rate: float | None,
         most: int,
@@ -251,19 +225,19 @@ class SharedController:
         wake: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
-        checked_place(place)
-        self._place, self._group = place, group
+        checked_place(ledger)
+        self._ledger, self._group = ledger, group
         self._start_rate, self._most = start_rate, most
         self._clock, self._waiting, self._wake, self._fail = clock, waiting, wake, fail
         self._name = secrets.token_hex(8)
-        self._own = Controller(start_rate, most)
+        self._own = Controller.begin(start_rate, most)
         """Decides until the group's first refusal."""
         self._found: Controller | None = None
         """The group's, as it was at the last exchange."""
         self._offset = 0.0
         """What has to be added to the database's time to get this process's."""
         self._granted: deque[PacedAttempt] = deque()
-        self._held: dict[int, PacedAttempt] = {}
+        self._running: dict[int, PacedAttempt] = {}
         self._results: dict[int, Result] = {}
         self._ended: dict[int, Result | None] = {}
         self._started = self._refused = self._used = 0
@@ -292,14 +266,14 @@ class SharedController:
         return self._shown.limit
 
     @property
-    def places(self) -> int:
+    def concurrency(self) -> int:
         """How many attempts of the whole group may be in flight now."""
-        return self._shown.places
+        return self._shown.concurrency
 
     @property
     def in_flight(self) -> int:
         """The number of attempts of this process in flight."""
-        return self._own.in_flight + len(self._held)
+        return self._own.in_flight + len(self._running)
 
     @property
     def held_until(self) -> float:
@@ -324,7 +298,7 @@ class SharedController:
             self._begin()
             return self._own.start(now)
         attempt = self._granted.popleft()
-        self._held[attempt.serial] = attempt
+        self._running[attempt.serial] = attempt
         self._used += 1
         return attempt
 
@@ -333,7 +307,7 @@ class SharedController:
         if self._is_own(attempt):
             self._own.end(attempt)
             return
-        del self._held[attempt.serial]
+        del self._running[attempt.serial]
         self._ended[attempt.serial] = self._results.pop(attempt.serial, None)
         self._ask()
 
@@ -343,7 +317,7 @@ class SharedController:
             self._started -= 1
             self._own.cancel(attempt)
         else:
-            del self._held[attempt.serial]
+            del self._running[attempt.serial]
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Note the result of an attempt, and tell the group of a refusal at once."""
@@ -360,7 +334,7 @@ class SharedController:
             self._ask()
 
     def _is_own(self, attempt: PacedAttempt) -> bool:
-        return self._held.get(attempt.serial) is not attempt
+        return self._running.get(attempt.serial) is not attempt
 
     # --- exchanges
 
@@ -383,7 +357,7 @@ class SharedController:
     async def _follow(self) -> None:
         """Exchange messages as long as the pace is used."""
         is_down = False
-        async with contextlib.aclosing(Store(self._place, self._group)) as store:
+        async with contextlib.aclosing(Store(self._ledger, self._group)) as store:
             while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
                 self._changed.clear()
                 self._hurry.clear()
@@ -407,8 +381,8 @@ class SharedController:
         while self._granted and self._granted[0].started_at + self._offset < now - self._ahead:
             self._granted.popleft()  # nothing waited for it
         wanted = max(0, self._waiting() + 2 * self._used - len(self._granted))
-        held = {*self._held, *(attempt.serial for attempt in self._granted)}
-        message = Message(self._started, self._refused, self._retry_after, dict(self._ended), held, wanted)
+        unended = {*self._running, *(attempt.serial for attempt in self._granted)}
+        message = Message(self._started, self._refused, self._retry_after, dict(self._ended), unended, wanted)
         self._asked_at, self._used = now, 0
         answer = await store.exchange(self._name, message)
         for serial in message.ended:
@@ -416,7 +390,7 @@ class SharedController:
         self._started -= message.started
         self._refused -= message.refused
         if not self._is_known and answer.controller is None:
-            self._own = Controller(self._start_rate, self._most, max(1, _FIRST_PLACES // answer.members))
+            self._own = Controller.begin(self._start_rate, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
         self._is_known, self._found, self._ahead = True, answer.controller, answer.ahead
         self._offset = self._clock() - answer.now
         self._granted.extend(answer.granted)

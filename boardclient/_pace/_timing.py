@@ -36,17 +36,15 @@ class PacedAttempt:
     """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 
+@attrs.define
 class Schedule:
     """Spaces starts evenly. Owned by a `Controller`. Times are in seconds on one clock."""
 
-    __slots__ = ("held_until", "next_at", "spacing", "was_late")
-
-    def __init__(self, rate: float) -> None:
-        self.spacing = 1 / rate
-        self.next_at = -math.inf
-        self.held_until = -math.inf
-        self.was_late = True
-        """Whether the rate was not fully used, because there was no work or too many attempts were in flight."""
+    spacing: float
+    next_at: float = -math.inf
+    held_until: float = -math.inf
+    was_late: bool = True
+    """Whether the rate was not fully used, because there was no work or too many attempts were in flight."""
 
     def take(self, now: float) -> None:
         """Start an attempt now, and set the time of the next one."""
@@ -88,27 +86,27 @@ class Latency:
     _total: float = 0.0
     _count: int = 0
     _started_at: float = 0.0
-    _noted_at: float = -math.inf
+    _added_at: float = -math.inf
     _slow_since: float | None = None
     _drain_until: float = -math.inf
-    _drain_places: int = 1
+    _drain_concurrency: int = 1
     _is_new_base: bool = True
 
     def begin(self, now: float, serial: int) -> None:
         """Begin a round with the attempts after the one with this number."""
         self._total, self._count, self.since = 0.0, 0, serial
         self._started_at = self._closes_at = now
-        self._noted_at = -math.inf
+        self._added_at = -math.inf
 
-    def note(self, now: float, seconds: float) -> float | None:
-        """Note a response. At the end of a round, return the responses per second, otherwise None."""
+    def add(self, now: float, seconds: float) -> float | None:
+        """Add a response. At the end of a round, return the responses per second, otherwise None."""
         if not 0 <= seconds <= _LONGEST:
             return None
-        since_last = now - self._noted_at
-        if since_last > _GAP and (not self._count or since_last > 8 * (self._noted_at - self._started_at) / self._count):
+        since_last = now - self._added_at
+        if since_last > _GAP and (not self._count or since_last > 8 * (self._added_at - self._started_at) / self._count):
             # At the beginning, and after a time without responses, a round begins with its first response.
             self._total, self._count, self._started_at = 0.0, 0, now
-        self._noted_at = now
+        self._added_at = now
         self._total += seconds
         self._count += 1
         return self._close(now) if self._count >= _SAMPLES and now >= self._closes_at else None
@@ -127,7 +125,7 @@ class Latency:
             self._slow_since = now
         elif now - self._slow_since > _PATIENCE:
             self._drain_until = now + max(0.1, 1.5 * mean)
-            self._drain_places = max(1, int(0.75 * min(1e6, delivered * base)))
+            self._drain_concurrency = max(1, int(0.75 * min(1e6, delivered * base)))
             self._is_new_base = True
             self._closes_at = math.inf
         self._total, self._count, self._started_at = 0.0, 0, now
@@ -150,8 +148,8 @@ class Latency:
             self.begin(now, serial)
         return False
 
-    def places_for(self, now: float, rate: float, places: int, most: int) -> int:
-        """Return how many attempts may be in flight at a rate. `places` is the current number, `most` the largest."""
+    def concurrency_for(self, now: float, rate: float, current: int, most: int) -> int:
+        """Return how many attempts may be in flight at a rate. `current` is the number now, `most` the largest."""
         if self.is_draining(now):
-            return min(places, self._drain_places)
-        return places if self.base is None else min(most, math.ceil(_HEADROOM * rate * self.base) + _SPARE)
+            return min(current, self._drain_concurrency)
+        return current if self.base is None else min(most, math.ceil(_HEADROOM * rate * self.base) + _SPARE)

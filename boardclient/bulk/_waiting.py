@@ -258,7 +258,7 @@ class Turns:
         if self.pace is None and self._session_pace is None:
             self.pace = Pace.after_refusal(
                 self._workers,
-                places=self.workers_needed(sent),
+                concurrency=self.workers_needed(sent),
                 sent=sent,
                 began=self._began,
                 retry_after=retry_after_of(refusal),

@@ -201,11 +201,11 @@ def test_what_is_stored_is_plain_json() -> None:
         if group.members:
             held = group.members["a"].attempts
             message.ended = {attempt.serial: (status, None, 0.01) for attempt in held[:1]}
-            message.held = {attempt.serial for attempt in held[1:]}
+            message.unended = {attempt.serial for attempt in held[1:]}
         group.exchange("a", 1e9 + 5 * number, message)
     stored = _shared.dump(group)
     assert _shared.dump(_shared.load(stored)) == stored
     state = json.loads(zlib.decompress(stored))
-    state["controller"]["kind"] = "Popen"
+    state["controller"]["_search"]["phase"]["_type"] = "Popen"
     with pytest.raises(KeyError, match="Popen"):
         _shared.load(zlib.compress(json.dumps(state).encode()))
