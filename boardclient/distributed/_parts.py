@@ -57,6 +57,10 @@ class LeaseLostError(JournalError):
     """Another worker may have the part now. Nothing more is sent or recorded."""
 
 
+class HeldElsewhereError(JournalError):
+    """Another worker has the part for longer than the call may wait."""
+
+
 def _now() -> float:
     return time.clock_gettime(_CLOCK)
 
@@ -82,6 +86,8 @@ class PartLease:
     stalls: int = 0
     before: tuple[int, int, float] = (0, 0, 0.0)
     """The requests, the refusals and the seconds of earlier runs."""
+    logged: Sequence[int] = ()
+    """The rows that were logged when the part was taken."""
     is_draining: bool = False
     is_returned: bool = False
     """Whether the part is no longer this worker's, at its own wish."""
@@ -89,13 +95,13 @@ class PartLease:
     _is_lost: bool = False
 
     @classmethod
-    def of(cls, job: str, found: sa.Row[Any], began: float, seconds: float) -> PartLease:
+    def of(cls, job: str, found: sa.Row[Any], began: float, seconds: float, logged: Sequence[int] = ()) -> PartLease:
         """Return the lease that a statement has taken, which was begun at a time."""
         names = ("part", "epoch", "first", "size", "rows", "stalls")
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         before = (found.requests, found.rejected, found.seconds)
         deadline = began + seconds * (1 - _MARGIN)
-        return cls(job=job, seconds=seconds, deadline=deadline, before=before, **values)
+        return cls(job=job, seconds=seconds, deadline=deadline, before=before, logged=logged, **values)
 
     @property
     def numbers(self) -> range:
@@ -164,7 +170,7 @@ class PartLease:
 async def claim(
     database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] | None = None
 ) -> PartLease | None:
-    """Take a part that no other worker holds. Return None if there is nothing to take.
+    """Take a part that no other worker holds, and log its first rows if it is new. Return None if there is nothing to take.
 
     It has to be open, or to fulfil the condition.
     """
@@ -172,26 +178,37 @@ async def claim(
     free = sa.or_(parts.c.lease_until < database.clock, parts.c.owner == owner)
     is_draining = sa.exists().where(jobs.c.job == job, jobs.c.is_draining)
     wanted = parts.c.state != "done" if condition is None else condition
-    statement = (
-        parts.update()
-        .where(parts.c.job == job, parts.c.part == part, wanted, free, sa.not_(is_draining))
-        .values(
-            state="open",
-            epoch=parts.c.epoch + 1,
-            owner=owner,
-            lease_until=database.clock + seconds,
-            stalls=sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls),
-            began_at=sa.func.coalesce(parts.c.began_at, database.clock),
-        )
-        .returning(parts)
-    )
+    values: dict[str, Any] = {"state": "open", "epoch": parts.c.epoch + 1, "owner": owner}
+    values |= {"lease_until": database.clock + seconds, "began_at": sa.func.coalesce(parts.c.began_at, database.clock)}
+    values["stalls"] = sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls)
+    if part != CLOSING:
+        values["in_doubt"] = sa.case((parts.c.epoch > 0, parts.c.in_doubt), (parts.c.size < BATCH, parts.c.size), else_=BATCH)
+    is_free = (parts.c.job == job) & (parts.c.part == part) & wanted & free & sa.not_(is_draining)
+    statement = parts.update().where(is_free).values(values).returning(parts)
 
-    async def take(connection: AsyncConnection) -> sa.Row[Any] | None:
-        found: sa.Row[Any] | None = (await connection.execute(statement)).one_or_none()
-        return found
+    taken: PartLease | None = None
 
-    found = await database.change(take)
-    return None if found is None else PartLease.of(job, found, began, seconds)
+    async def take(connection: AsyncConnection) -> PartLease | None:
+        nonlocal taken
+        if taken is not None:  # the end of an earlier transaction was lost
+            mine = (parts.c.job == job) & (parts.c.part == part) & (parts.c.owner == owner) & (parts.c.epoch == taken.epoch)
+            if await connection.scalar(sa.select(parts.c.part).where(mine)) is not None:
+                return taken
+        taken = None
+        if (found := (await connection.execute(statement)).one_or_none()) is not None:
+            logged = await log_first(connection, found) if found.epoch == 1 and part != CLOSING else ()
+            taken = PartLease.of(job, found, began, seconds, logged)
+        return taken
+
+    return await database.change(take)
+
+
+async def log_first(connection: AsyncConnection, part: sa.Row[Any]) -> Sequence[int]:
+    """Log the first rows of a part that is new, so that none of them has to wait for it. Its counts have them already."""
+    logged = range(part.first + 1, part.first + min(part.size, BATCH) + 1)
+    if logged:
+        await insert_event(connection, part.job, part.part, part.epoch, 0, {}, logged)
+    return logged
 
 
 @attrs.define(eq=False)
@@ -315,7 +332,6 @@ class PartLedger(DurableLedger):
         secret: bytes,
         baseline: IdSet,
         listed_before: int = 0,
-        logged: Sequence[int] = (),
     ) -> None:
         super().__init__(secret)
         self.batch = self.largest_batch = lease.batch
@@ -333,9 +349,10 @@ class PartLedger(DurableLedger):
         self._database, self._lease, self._states = database, lease, states
         self._pending: dict[int, State] = {}
         self._probed: dict[int, str | None] = {}
-        self._logged = {*logged}
-        self._states.update(dict.fromkeys(logged, LOGGED))
-        self._number = 1 if logged else 0
+        self._logged = {*lease.logged}
+        """Those rows that were logged before, and not taken yet."""
+        self._states.update(dict.fromkeys(lease.logged, LOGGED))
+        self._number = 1 if lease.logged else 0
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -353,6 +370,7 @@ class PartLedger(DurableLedger):
             row.seq = self.entries[row.index][0]
             state, detail = self._states.get(row.seq, ("", ""))
             if row.seq in self._logged:
+                self._logged.remove(row.seq)
                 continue
             if state == "done":
                 row.action, row.detail = "done", detail
@@ -386,9 +404,8 @@ class PartLedger(DurableLedger):
         return set(islice(filter(condition, await self._confirmed()), most))
 
     async def _confirmed(self) -> list[str]:
-        await self._write()
         states = await read_states(self._database, self._lease.job)
-        return [detail for state, detail in states.values() if state == "done"]
+        return [detail for state, detail in {**states, **self._pending}.values() if state == "done"]
 
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return the rows that other workers are sending."""
@@ -433,6 +450,7 @@ class PartLedger(DurableLedger):
         """
         if self._writer is not None:
             await asyncio.wait({self._writer})
+        self._pending.update(dict.fromkeys(self._logged, ("waiting", "")))
         if self._pending or self._probed or self._failure is not None:
             await self._write()
 

@@ -28,7 +28,16 @@ from boardclient.bulk._content import Content
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._options import check_count, make_options
 from boardclient.distributed import _parts
-from boardclient.distributed._parts import BATCH, LeaseLostError, PartLease, PartLedger, claim, worker_name
+from boardclient.distributed._parts import (
+    BATCH,
+    HeldElsewhereError,
+    LeaseLostError,
+    PartLease,
+    PartLedger,
+    claim,
+    log_first,
+    worker_name,
+)
 from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches
 from boardclient.distributed._status import MOST_PROBLEMS, result_of
 from boardclient.distributed._status import report as report_of
@@ -39,7 +48,6 @@ from boardclient.distributed._tables import (
     digest_rows,
     dump_audit,
     dump_drafts,
-    insert_event,
     jobs,
     load_drafts,
     parts,
@@ -123,7 +131,7 @@ async def import_part(
     async with _task(job, session, concurrency, lease, patience, on_progress) as task:
         if part != CLOSING:
             await _hold(task, part, partial(_run_part, task))
-        await _hold(task, CLOSING, partial(_close, task))
+        await _settled(task)
 
 
 def import_part_now(job: Job, part: int, **options: Any) -> None:
@@ -195,12 +203,11 @@ async def run_batch(
         if not isinstance(draft, CardDraft):
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, concurrency, lease, patience, on_progress) as task:
-        part, new, logged = await _stored(task, key, drafts)
+        part, new = await _stored(task, key, drafts)
+        found = None
         if part.state != "done" or part.failed:
-            work = partial(_run_part, task, new=new, logged=logged)
-            if found := await _hold(task, part.part, work, first=new, retries_failed=new is None, is_once=True):
-                return found
-        return await _known(task, part, drafts)
+            found = await _hold(task, part.part, partial(_run_part, task), first=new, retries_failed=new is None)
+        return found or await _known(task, part, drafts)
 
 
 async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = False) -> BulkReport:
@@ -229,11 +236,8 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, None, 30.0, None, None) as task:
         await _complete_abandoned(task)
-        is_complete: bool | None = False
-        while not is_complete:
-            is_complete = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=sa.true(), is_once=True)
-            if is_complete is None:
-                raise _drained(task)
+        if not await _settled(task, condition=sa.true(), probe=probe):
+            raise _drained(task)
     problems = [result async for result in results_of(job, is_problem=True)]
     return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
 
@@ -324,14 +328,13 @@ async def _hold(
     first: PartLease | None = None,
     condition: sa.ColumnElement[bool] | None = None,
     retries_failed: bool = False,
-    is_once: bool = False,
 ) -> R | None:
-    """Hold a part and do some work, again and again until there is nothing left to do, or once. Wait while another worker has it.
+    """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
 
-    Return what the work returned last, None if there was nothing to do.
+    Return what the work returned, None if there was nothing to do.
 
     Raises:
-        JournalError: another worker has the part for longer than the call may wait.
+        HeldElsewhereError: another worker has the part for longer than the call may wait.
     """
     others = parts.alias()
     is_other = (others.c.job == task.job.name) & (others.c.part != CLOSING) & (others.c.state != "done")
@@ -341,22 +344,22 @@ async def _hold(
     elif retries_failed:
         condition = (parts.c.state != "done") | (parts.c.failed > 0)
     loop, since = asyncio.get_running_loop(), None
-    found: R | None = None
+    may_be_free = waits_for is None  # the closing part is mostly not: it waits for others
     while True:
         held, first = first, None
-        held = held or await claim(task.database, task.job.name, part, task.owner, task.lease, condition=condition)
+        if may_be_free:
+            held = held or await claim(task.database, task.job.name, part, task.owner, task.lease, condition=condition)
+        may_be_free = True
         if held is not None:
             since = None
             with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
-                found = await _worked(task, held, work)
-                if is_once:
-                    return found
+                return await _worked(task, held, work)
         elif (rest := await _rest(task, part, waits_for)) is None:
-            return found
-        else:
+            return None
+        elif rest > 0:
             since, pause = since or loop.time(), min(_POLL_SECONDS, task.lease / 4)
             if task.patience is not None and loop.time() + pause - since > task.patience:
-                error = JournalError(f"another worker has part {part} of {task.job.name!r}")
+                error = HeldElsewhereError(f"another worker has part {part} of {task.job.name!r}")
                 error.retry_at = moment_in(rest)
                 raise error
             await asyncio.sleep(pause)
@@ -391,16 +394,11 @@ async def _rest(task: _Task, part: int, others: sa.ColumnElement[bool] | None) -
 # --- runs
 
 
-async def _run_part(
-    task: _Task, held: PartLease, *, new: PartLease | None = None, logged: Sequence[int] = ()
-) -> tuple[BulkReport, list[CardResult]]:
-    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
-
-    A part that is new has no states, and its rows may be logged already.
-    """
-    states = {} if held is new else await read_states(task.database, task.job.name, held.part)
+async def _run_part(task: _Task, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
+    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
+    states = {} if held.epoch == 1 else await read_states(task.database, task.job.name, held.part)
     entries = [*zip(held.numbers, held.drafts, strict=True)]
-    ledger = _ledger(task, held, entries, states, logged if held is new else ())
+    ledger = _ledger(task, held, entries, states)
     lists = {draft.list_id for _, draft in entries}
     # The lists of the board are read by the run, unless all are known.
     board_id = None if lists <= task.bound.lists else task.job.board_id
@@ -409,15 +407,24 @@ async def _run_part(
     return report, results
 
 
-async def _close(task: _Task, held: PartLease, *, probe: bool = False) -> bool:
+async def _settled(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> bool | None:
+    """Run the closing part until nothing is kept back. Return None if there is nothing to do."""
+    is_complete: bool | None = False
+    while is_complete is False:
+        is_complete = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=condition)
+    return is_complete
+
+
+async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
     """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
     It keeps rows back for another run while there are rows in doubt. Return False if there are some.
     """
     database, job = task.database, task.job
     states = await read_states(database, job.name)
-    columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state
+    columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
     wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0))
+    wanted &= jobs.c.job == parts.c.job
     entries: list[tuple[int, CardDraft]] = []
     owners: dict[int, int] = {}
     others: list[Doubt] = []
@@ -434,7 +441,9 @@ async def _close(task: _Task, held: PartLease, *, probe: bool = False) -> bool:
     kept = {*new[_AT_ONCE:]} if len(new) < len(entries) else set()
     ledger = _ledger(task, held, [entry for entry in entries if entry[0] not in kept], states)
     ledger.owners, ledger.others = owners, others
-    await _carry_out(task, held, ledger, board_id=job.board_id, unknown="reconcile", is_open=bool(kept), probe=probe)
+    settle = json.loads(part.options)["settle"]  # the job's, which may be another one than when it was planned
+    options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
+    await _carry_out(task, held, ledger, is_open=bool(kept), **options)
     return not kept and held.is_returned
 
 
@@ -443,7 +452,6 @@ def _ledger(
     held: PartLease,
     entries: Sequence[tuple[int, CardDraft]],
     states: dict[int, State],
-    logged: Sequence[int] = (),
 ) -> PartLedger:
     bound = task.bound
     return PartLedger(
@@ -454,7 +462,6 @@ def _ledger(
         secret=bound.secret,
         baseline=bound.baseline,
         listed_before=bound.listed_before,
-        logged=logged,
     )
 
 
@@ -466,6 +473,7 @@ async def _carry_out(
     board_id: str | None,
     unknown: str,
     is_open: bool = False,
+    settle: float | None = None,
     probe: bool = False,
 ) -> tuple[BulkReport, list[CardResult]]:
     """Run rows, and record the end of their part."""
@@ -479,7 +487,7 @@ async def _carry_out(
         board_id=board_id,
         unknown=unknown,
         marker=task.bound.marker or None,
-        settle=await _settle(task) if unknown == "reconcile" else None,
+        settle=settle,
         probe=probe,
     )
     watch = _Watch(task)
@@ -494,12 +502,6 @@ async def _carry_out(
             audit = dump_audit(run.report) if unknown == "reconcile" else None
             await ledger.finish(state="open" if is_open else "done", audit=audit)
     return run.report, results
-
-
-async def _settle(task: _Task) -> float | None:
-    found = await task.database.read(sa.select(jobs.c.options).where(jobs.c.job == task.job.name))
-    settle: float | None = json.loads(found[0].options)["settle"]
-    return settle
 
 
 @attrs.define
@@ -551,10 +553,10 @@ class _Watch:
 # --- batches
 
 
-async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None, Sequence[int]]:
-    """Store a batch, take it, and log its rows if they are few, all in one, unless it is there.
+async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None]:
+    """Store a batch, take it, and log its first rows, all in one, unless it is there.
 
-    Return its part, the lease if it is new, and which rows were logged.
+    Return its part, and the lease if it is new.
 
     Raises:
         JournalError: the ledger has other rows for the key, or the job takes no batches.
@@ -564,7 +566,7 @@ async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[A
     values: dict[str, Any] = {"job": job, "part": last.c.part + 1, "key": key, "digest": digest, "rows": rows, "epoch": 1}
     values |= {"first": last.c.first + last.c.size, "size": len(drafts), "owner": task.owner}
     values |= {"lease_until": clock + task.lease, "began_at": clock}
-    values["in_doubt"] = len(drafts) if len(drafts) <= BATCH else 0  # those that are logged below
+    values["in_doubt"] = min(len(drafts), BATCH)  # those that are logged below
     columns = [value if isinstance(value, sa.ColumnElement) else sa.literal(value) for value in values.values()]
     takes_batches = sa.exists().where(jobs.c.job == job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
     source = sa.select(*columns).where(last.c.job == job, takes_batches).order_by(last.c.part.desc()).limit(1)
@@ -578,10 +580,7 @@ async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[A
             found = (await connection.execute(known)).one_or_none()
             if found is None or (found.owner, found.epoch) != (task.owner, 1):  # the end of an earlier transaction was not lost
                 return found, ()
-        logged = range(found.first + 1, found.first + found.size + 1) if found.size <= BATCH else ()
-        if logged:
-            await insert_event(connection, job, found.part, 1, 0, {}, logged)
-        return found, logged
+        return found, await log_first(connection, found)
 
     while True:
         found, logged = await task.database.change(store)
@@ -592,7 +591,7 @@ async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[A
             stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
             raise JournalError(f"the ledger {task.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
         is_new = (found.owner, found.epoch) == (task.owner, 1)
-        return found, PartLease.of(job, found, began, task.lease) if is_new else None, logged
+        return found, PartLease.of(job, found, began, task.lease, logged) if is_new else None
 
 
 async def _refuse_batches(task: _Task) -> None:
@@ -637,5 +636,5 @@ async def _complete_abandoned(task: _Task) -> None:
     columns = parts.c.lease_until < task.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
     wanted = sa.select(parts.c.part).where(parts.c.job == task.job.name, *columns).order_by(parts.c.part)
     for (part,) in await task.database.read(wanted):
-        with contextlib.suppress(JournalError):  # a worker has taken it up
-            await _hold(attrs.evolve(task, patience=0.0), part, partial(_run_part, task), is_once=True)
+        with contextlib.suppress(HeldElsewhereError):
+            await _hold(attrs.evolve(task, patience=0.0), part, partial(_run_part, task))

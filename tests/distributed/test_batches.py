@@ -22,6 +22,7 @@ from waiting import until
 from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
 from boardclient._database import Database
 from boardclient.distributed import Job, drain, import_batch, import_part, open_job, plan, reconcile, report, status
+from boardclient.distributed import _parts as part_ledgers
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
 
@@ -310,6 +311,33 @@ async def test_a_batch_of_one_row_costs_six_statements_and_one_request(world: Wo
     finally:
         sa.event.remove(Engine, "before_cursor_execute", count)
     assert len(world.service.calls) == requests + 1
+
+
+async def test_a_part_costs_two_transactions_and_one_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One takes it and logs its first 64 rows, one ends it, and the read shows that others are open. The last call costs more."""
+    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 60.0)  # outcomes are written with the next rows
+    said: Counter[str] = Counter()
+
+    def counted(name: str) -> Any:
+        used = getattr(Database, name)
+
+        async def use(self: Database, *arguments: Any, **options: Any) -> Any:
+            said[name] += 1
+            return await used(self, *arguments, **options)
+
+        return use
+
+    job = await plan(world.drafts(128), world.board_id, world.ledger, parts=3, settle=0.2)
+    session = world.session.with_options(limiter=Pace())  # the shared pace has a connection of its own
+    await import_part(job, 0, session=session)
+    for name in ("change", "read"):
+        monkeypatch.setattr(Database, name, counted(name))
+    await import_part(job, 1, session=session)
+    assert said == {"change": 2, "read": 1}
+    said.clear()
+    await import_part(job, 2, session=session)
+    assert said == {"change": 5, "read": 5}
+    assert counts(await report(job)) == (128, 0, 0, 0)
 
 
 # --- patience
