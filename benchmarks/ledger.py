@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from boardclient import Card, CardDraft
 from boardclient._database import Database
 from boardclient._pace._shared import Message, Store
-from boardclient.bulk import IdSet
+from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
 from boardclient.distributed._parts import BATCH, PartLease, PartLedger, claim

@@ -409,6 +409,47 @@ class Settings:
             account=self.profile.base_url,
         )
 
+    # --- what commands keep for later ones
+
+    async def keep(self, token: Token) -> None:
+        """Keep a token and what belongs to it, for later commands.
+
+        Raises:
+            ValueError: the files can't be written.
+            CredentialError: the store did not take the token.
+        """
+        client, secrets = (
+            {name: value for name in names if (value := self.get(name)) is not None} for names in (IN_PROFILE, SECRETS)
+        )
+        kept = keep_secrets(self.profile, secrets, token)
+        with changed_profiles() as profiles:
+            known = profiles.of(self.base_url)
+            known.client, known.kept_in, known.secrets = client, self.profile.kept_in, self.profile.secrets
+            profiles.current = known.base_url
+        store = self.profile.token_store()
+        while not await store.publish(self.profile.base_url, kept, await store.generation(self.profile.base_url)):
+            pass  # another sign-in was faster: this one is newer
+
+    def learn(self, board_id: str, name: str) -> None:
+        """Keep the name of a board for later commands.
+
+        Raises:
+            ValueError: the file can't be written.
+        """
+        with changed_profiles() as profiles:
+            profiles.of(self.base_url).boards[board_id] = name
+
+    async def forget(self) -> bool:
+        """Delete the kept token and secrets. Return False if there were none."""
+        if not self.profile.kept_in:
+            return False
+        await self.profile.token_store().delete(self.profile.base_url)
+        forget_in_keyring(self.profile.base_url)
+        with changed_profiles() as profiles:
+            known = profiles.of(self.base_url)
+            known.kept_in, known.secrets = "", {}
+        return True
+
 
 def for_session(name: str | None) -> tuple[str, CredentialProvider]:
     """Return the address and the credentials of a service, by default those that a command without options uses.

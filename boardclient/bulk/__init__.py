@@ -1,8 +1,6 @@
 """Bulk creation of cards: `BulkRun`, its results and its report (interface 4.3)."""
 
-from boardclient.bulk._content import Content, EqualCards, IdSet, digest
 from boardclient.bulk._map import MapFailure, MapResult, MapSuccess
-from boardclient.bulk._options import journal_identity
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 from boardclient.bulk.journal import resolve
@@ -12,13 +10,8 @@ __all__ = [
     "BulkReport",
     "BulkRun",
     "CardResult",
-    "Content",
-    "EqualCards",
-    "IdSet",
     "MapFailure",
     "MapResult",
     "MapSuccess",
-    "digest",
-    "journal_identity",
     "resolve",
 ]

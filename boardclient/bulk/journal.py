@@ -363,7 +363,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
 
     Args:
         path: The path of the journal. No run may be using it.
-        identity: What the rows belong to, as `journal_identity` returns it.
+        identity: What the rows belong to, as a `JournalSummary` has it.
 
     Raises:
         JournalError: the journal is in use or can't be read, or belongs to another import.
@@ -399,7 +399,7 @@ def adopt(
 
     Args:
         path: The path of the journal. No run may be using it.
-        identity: What the rows belong to, as `journal_identity` returns it.
+        identity: What the rows belong to, as a `JournalSummary` has it.
         rows: The key, the draft and the card's identifier of each. None of them may have another card.
         before: The identifiers of all cards on the board. They are kept if the journal is new.
 

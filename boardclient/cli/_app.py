@@ -20,8 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import click
 
 from boardclient import __version__
-from boardclient.cli._errors import show_error
-from boardclient.cli._output import has_color, note, show, whole
+from boardclient.cli._output import has_color, note, show, show_error, whole
 
 _Work = TypeVar("_Work", bound=Callable[..., Awaitable[Mapping[str, Any] | None]])
 
@@ -132,7 +131,7 @@ class Group(click.Group):
 
         def declare(work: _Work) -> _Work:
             def command(**given: Any) -> None:
-                from boardclient.cli import _profiles, _running
+                from boardclient.cli import _running
 
                 shown = None if title is None else given.pop("fields")
                 named = None if board is None else given.pop("board") or ""
@@ -146,7 +145,7 @@ class Group(click.Group):
                 if needs == "session":
                     _running.run_with_session(done, board=named, writes=writes)
                 else:
-                    _running.run((lambda: done(_profiles.load())) if needs == "settings" else done)
+                    _running.run((lambda: done(_running.load())) if needs == "settings" else done)
 
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]

@@ -10,8 +10,7 @@ from functools import cached_property
 import attrs
 
 from boardclient import BoardList
-from boardclient.cli._errors import UsageError
-from boardclient.cli._output import quoted
+from boardclient.cli._output import UsageError, quoted
 
 _MOST_NAMES = 8
 """How many names a message lists."""

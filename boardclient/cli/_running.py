@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import attrs
 import click
 
 import boardclient
-from boardclient import BoardClientError, Effect
-from boardclient.cli import _profiles
-from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
+from boardclient import BoardClientError, Effect, _profiles
+from boardclient._environment import proxy_of
+from boardclient._profiles import VARIABLES
 from boardclient.cli._names import Names, did_you_mean, of_lists
-from boardclient.cli._output import note
-from boardclient.cli._profiles import Settings
+from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
+
+
+@attrs.frozen(kw_only=True)
+class Settings(_profiles.Settings):
+    """The settings of one command."""
+
+    timeout: float
+    allow_insecure: bool
+
+    def session(self, credentials: boardclient.CredentialProvider, url: str | None = None) -> boardclient.AsyncSession:
+        """Return a session with these settings, by default with the service; the caller closes it.
+
+        Raises:
+            ValueError: a setting can't be used.
+        """
+        url = url or self.base_url
+        proxy = proxy_of(url, allow_insecure=self.allow_insecure)
+        return boardclient.AsyncSession(
+            credentials, base_url=url, timeout=self.timeout, allow_insecure=self.allow_insecure, proxy=proxy
+        )
+
+
+def advice() -> str:
+    """Return what the user can do when the service refuses the credentials."""
+    if os.environ.get(VARIABLES["token"]):
+        return f"the credentials are those of {VARIABLES['key']} and {VARIABLES['token']}"
+    return "run boardclient login"
+
+
+def load() -> Settings:
+    """Return the settings of the running command. An option overrides its variable, which overrides the profile.
+
+    Raises:
+        ValueError: the service's address is not known.
+    """
+    options: Mapping[str, Any] = click.get_current_context().find_root().params
+    chosen = {name: options[name] for name in ("base_url", "auth_url") if options[name]}
+    return Settings.found(chosen, timeout=options["timeout"], allow_insecure=options["allow_insecure"])
 
 
 @attrs.define
@@ -155,7 +194,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     async def in_session() -> None:
         client: Client | None = None
         try:
-            found = _profiles.load()
+            found = load()
             async with found.session(found.credentials()) as session:
                 client = Client(session, found, board or "", stopping)
                 await work(client)
@@ -164,7 +203,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
                 raise
             raise CommandError(f"{error}{client.advice()}") from None
         except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-            text, hint = str(error), _profiles.advice()
+            text, hint = str(error), advice()
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)

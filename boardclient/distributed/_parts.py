@@ -23,7 +23,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
-from boardclient.bulk import BulkReport, IdSet
+from boardclient.bulk import BulkReport
+from boardclient.bulk._content import IdSet
 from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.distributed._tables import (

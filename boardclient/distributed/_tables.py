@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, Id, metadata
-from boardclient.bulk import BulkAudit, BulkReport, digest
+from boardclient.bulk import BulkAudit, BulkReport
+from boardclient.bulk._content import digest
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient.bulk import Content, EqualCards, IdSet, digest
+from boardclient.bulk._content import Content, EqualCards, IdSet, digest
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TEXTS = st.text(st.characters(exclude_characters="&;\r", exclude_categories=["Cs"]), max_size=12)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from import_helpers import into, names
 
 from boardclient import BoardList
-from boardclient.cli._errors import UsageError
 from boardclient.cli._file._encodings import named
 from boardclient.cli._file._layout import Layout, Problem, recognise
 from boardclient.cli._file._rows import Board, FileRow, read
 from boardclient.cli._names import of_lists
+from boardclient.cli._output import UsageError
 from boardclient.testing import BoardService
 
 RUSSIAN, POLISH, JAPANESE, CHINESE, GREEK, GERMAN = (

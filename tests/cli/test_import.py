@@ -340,7 +340,7 @@ def test_what_can_t_be_written_before_the_import_is_named(
     if what in {"copy", "folder"}:
         monkeypatch.setattr("tempfile.TemporaryFile" if what == "copy" else "tempfile.TemporaryDirectory", fail)
     else:
-        monkeypatch.setattr("boardclient.cli._commands._import_check.rehearsed", rehearsed)
+        monkeypatch.setattr("boardclient.bulk.plan.rehearsed", rehearsed)
     if what == "folder" and has_journal:
         return  # none is needed
     for line in (("--json",), ("--json", "--preview")):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from boardclient import BoardList, CardDraft, Position
 from boardclient.cli._commands import _export
-from boardclient.cli._errors import UsageError
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._file._rows import Board, FileRow, named_boards, parse_due, read
 from boardclient.cli._names import of_lists
+from boardclient.cli._output import UsageError
 
 LISTS = of_lists(
     [

@@ -15,12 +15,21 @@ import click
 
 import boardclient
 from boardclient.cli._app import Group, argument, json_option, option
-from boardclient.cli._errors import CommandError, NoCredentialsError, UsageError, in_words
-from boardclient.cli._output import local, note, out, out_json, out_table, show
+from boardclient.cli._output import (
+    CommandError,
+    NoCredentialsError,
+    UsageError,
+    in_words,
+    local,
+    note,
+    out,
+    out_json,
+    out_table,
+    show,
+)
 
 if TYPE_CHECKING:
-    from boardclient.cli._profiles import Settings
-    from boardclient.cli._running import Client
+    from boardclient.cli._running import Client, Settings
 
 commands = Group("account")
 
@@ -217,7 +226,7 @@ async def _checks() -> AsyncIterator[tuple[str, str, str]]:
 
     from boardclient._environment import proxy_of
     from boardclient._profiles import folder
-    from boardclient.cli._profiles import advice, load
+    from boardclient.cli._running import advice, load
 
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"

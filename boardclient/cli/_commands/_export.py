@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from boardclient.cli._app import FilePath, Group, board_argument, option, timezone_option
-from boardclient.cli._errors import CommandError
-from boardclient.cli._output import local, note, out, plural
+from boardclient.cli._output import CommandError, UsageError, local, note, out, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,10 +75,11 @@ async def export(
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom --date-format "%d.%m.%Y %H:%M"
       boardclient export Roadmap | wc -l
     """
+    from boardclient._environment import reason_of
+    from boardclient._profiles import replace_file
     from boardclient.cli._file import _rows
     from boardclient.cli._file._layout import Layout
     from boardclient.cli._names import of_lists
-    from boardclient.cli._profiles import write_file
 
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)
@@ -97,7 +97,10 @@ async def export(
                 shortened += cells["due"] is not None and _rows.parse_due(cells["due"], zone, date_format) != card.due
     data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
     if output is not None:
-        write_file(output, data)
+        try:
+            replace_file(output, data)
+        except OSError as error:
+            raise UsageError(f"can't write {output}: {reason_of(error)}") from None
     elif sys.stdout.isatty():  # which a name could steer
         for line in data.decode().replace("\r\n", "\n").rstrip("\n").split("\n"):
             out(line)

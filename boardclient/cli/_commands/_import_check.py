@@ -7,25 +7,25 @@ import contextlib
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import attrs
 import click
 
 from boardclient import AsyncSession, Card, JournalError
 from boardclient._environment import reason_of
-from boardclient.bulk import Content, EqualCards, journal_identity
-from boardclient.bulk.journal import Rehearsal, adopt, is_new, read_journal, read_rows, rehearsed
+from boardclient.bulk.journal import is_new, read_journal
+from boardclient.bulk.plan import Plan, planned_run
 from boardclient.cli._commands._import_options import ImportOptions
-from boardclient.cli._commands._import_run import ImportRun, key_of, show_nothing_sent
-from boardclient.cli._errors import UsageError
+from boardclient.cli._commands._import_run import ImportRun, show_nothing_sent
 from boardclient.cli._file import _rows
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
-from boardclient.cli._output import LINES, local, note, plural, quoted, show, show_all
+from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
 from boardclient.cli._running import Client
 
 _SAMPLE = 5
@@ -109,8 +109,35 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
 
 async def _begun(client: Client, file: BinaryIO, options: ImportOptions) -> ImportRun | None:
     """Check the file and the board, and return the run that is left to do. None after a preview."""
-    session = client.session
-    given = Layout(
+    layout = recognise(file, _layout_of(options))
+    if layout.difference:
+        note(f"the file is read as {layout.difference}")
+    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
+    boards = {name: await _board(client, name) for name in named}
+    rows = partial(_rows.read, file, boards, layout)
+    # unlike Path.exists it does not raise without permission
+    journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
+    cards = await _cards_before(client.session, {board.board_id for board in boards.values()}, journal, options)
+    board_id = boards[None].board_id if options.board else None
+    with (
+        _temporary_files(options, journal),
+        planned_run(options.journal, client.session.identity, cards, board_id=board_id, marker=options.marker) as plan,
+    ):
+        checked = _Checked(plan)
+        await checked.read(rows())
+    checked.check_existing(options)
+    if options.preview:
+        failed = 0 if journal is None else read_journal(journal).counts["failed"]
+        _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
+        return None
+    if plan.existing and options.journal is not None:
+        with _temporary_files(options, options.journal):
+            plan.adopt()
+    return ImportRun(client, rows, checked.places, options)
+
+
+def _layout_of(options: ImportOptions) -> Layout:
+    return Layout(
         encoding=options.encoding,
         columns={**dict.fromkeys(options.left_out), **dict(options.renamed)},
         zone=options.zone,
@@ -118,29 +145,6 @@ async def _begun(client: Client, file: BinaryIO, options: ImportOptions) -> Impo
         default_list=options.default_list,
         has_places=options.engine is not None,
     )
-    layout = recognise(file, given)
-    if layout.difference:
-        note(f"the file is read as {layout.difference}")
-    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
-    boards = {name: await _board(client, name) for name in named}
-    rows = partial(_rows.read, file, boards, layout)
-    identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
-    # unlike Path.exists it does not raise without permission
-    journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
-    plan = Plan(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
-    with _temporary_files(options, journal), ExitStack() as opened:
-        decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
-        await plan.read(rows(), opened.enter_context(rehearsed(decided, identity)))
-    plan.check_existing(options)
-    if options.preview:
-        failed = 0 if journal is None else read_journal(journal).counts["failed"]
-        _show_preview(plan, failed, {board.board_id: board.lists for board in boards.values()}, options)
-        return None
-    if plan.existing and options.journal is not None:
-        rows_of_cards = [(key_of(index, row.draft), row.draft, card.id) for index, row, card in plan.existing]
-        with _temporary_files(options, options.journal):
-            adopt(options.journal, identity, rows_of_cards, before=[card.id for card in plan.cards])
-    return ImportRun(client, rows, plan.places, options)
 
 
 async def _board(client: Client, name: str | None) -> _rows.Board:
@@ -152,12 +156,11 @@ async def _board(client: Client, name: str | None) -> _rows.Board:
 async def _cards_before(
     session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
 ) -> list[Card]:
-    """Return the cards that the rows are compared with: those on the boards, but for those of earlier runs."""
+    """Return the cards that the rows are compared with: those on the boards, if they are compared at all."""
     is_first = is_new(journal) if journal is not None else options.ledger is None or not await _is_planned(options.ledger)
     if options.existing == "create" or (options.existing == "refuse" and not is_first):
         return []
-    own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
-    return [card for board_id in board_ids for card in await session.boards.cards(board_id) if card.id not in own]
+    return [card for board_id in board_ids for card in await session.boards.cards(board_id)]
 
 
 async def _is_planned(ledger: str) -> bool:
@@ -169,34 +172,22 @@ async def _is_planned(ledger: str) -> bool:
     return False
 
 
-class Plan:
-    """What a run would do with the rows of a file, and which of them equal cards that were there before.
+@attrs.define
+class _Checked:
+    """The rows of a file that can be imported. `sample` has the first ones that would create cards."""
 
-    Each of these `cards` stands for one row at most.
-    """
+    plan: Plan
+    places: Counter[_rows.Place] = attrs.field(factory=Counter)
+    existing: list[tuple[_rows.FileRow, Card]] = attrs.field(factory=list)
+    sample: list[_rows.FileRow] = attrs.field(factory=list)
 
-    def __init__(self, cards: Sequence[Card]) -> None:
-        self.cards = cards
-        self.actions: Counter[str] = Counter()
-        """How many rows are to be sent ("send"), "done" or "in doubt"."""
-        self.places: Counter[_rows.Place] = Counter()
-        self.existing: list[tuple[int, _rows.FileRow, Card]] = []
-        self.sample: list[_rows.FileRow] = []
-        """The first rows that would create cards."""
-        self._equal = EqualCards(cards)
-        self._same = EqualCards(cards, {"name", "desc", "due"})
-        self._taken: set[str] = set()
-        self._unclear = 0
-        """How many rows have a description or a date, while their card has none and no other shows one."""
-
-    async def read(self, rows: _rows.Rows, decide: Rehearsal) -> None:
+    async def read(self, rows: _rows.Rows) -> None:
         """Read the whole file.
 
         Raises:
             UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
         """
         problems: list[Problem] = []
-        index = 0
         for number, row in enumerate(rows):
             if number % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)  # the event loop handles signals
@@ -204,29 +195,18 @@ class Plan:
                 problems.append(row)
                 continue
             try:
-                ((_, action, _),) = decide([(key_of(index, row.draft), row.draft)])
+                action, card = self.plan.add(row.draft)
             except JournalError as error:
                 problems.append(Problem(row.number, None, str(error).partition(": ")[2]))
-            else:
-                self.places[row.place] += 1
-                self.actions[action] += 1
-                if action == "send":
-                    self._compare(index, row)
-            index += 1
+                continue
+            self.places[row.place] += 1
+            if card is not None:
+                self.existing.append((row, card))
+            elif action == "send" and len(self.sample) < _SAMPLE:
+                self.sample.append(row)
         if problems:
             mistakes = plural(len(problems), "mistake")
             raise UsageError(f"the file has {mistakes}; nothing was sent", problem_lines(problems))
-
-    def _compare(self, index: int, row: _rows.FileRow) -> None:
-        """Note whether a row equals a card that no row before it equals."""
-        content = Content.of(row.draft)
-        card = next((card for card in self._equal.to(content) if card.id not in self._taken), None)
-        if card is not None:
-            self._taken.add(card.id)
-            self.existing.append((index, row, card))
-            self._unclear += card not in self._same.to(content)
-        elif len(self.sample) < _SAMPLE:
-            self.sample.append(row)
 
     def check_existing(self, options: ImportOptions) -> None:
         """Refuse rows that equal cards which were there before, unless they can be left out.
@@ -238,30 +218,31 @@ class Plan:
             return
         if options.existing == "refuse":
             raise UsageError(
-                f"{plural(len(self.existing), 'row')} of {self.actions.total():,} equal cards that are on the board already;"
+                f"{plural(len(self.existing), 'row')} of {self.plan.actions.total():,} equal cards that are on the board already;"
                 " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
                 [
                     f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
-                    for _, row, card in self.existing[:LINES]
+                    for row, card in self.existing[:LINES]
                 ],
             )
-        if self._unclear:
+        if unclear := self.plan.unclear:
             raise UsageError(
-                f"{plural(self._unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
+                f"{plural(unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
                 " nothing was sent (take the rows out of the file, or create them with --existing create)"
             )
-        if doubtful := self.actions["in doubt"]:
+        if doubtful := self.plan.actions["in doubt"]:
             raise UsageError(
                 f"{plural(doubtful, 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
                 f" first: boardclient journal resolve {options.journal}"
             )
 
 
-def _show_preview(plan: Plan, failed: int, lists: Mapping[str, Names], options: ImportOptions) -> None:
+def _show_preview(checked: _Checked, failed: int, lists: Mapping[str, Names], options: ImportOptions) -> None:
     """Print what would be done, and the first rows as they would be sent."""
+    plan = checked.plan
     counts = {
-        "would_create": plan.actions["send"] - len(plan.existing),
-        "already": plan.actions["done"] + len(plan.existing),
+        "would_create": plan.actions["send"] - plan.existing,
+        "already": plan.actions["done"] + plan.existing,
         "failed": failed,
         "unknown": plan.actions["in doubt"],
     }
@@ -275,6 +256,6 @@ def _show_preview(plan: Plan, failed: int, lists: Mapping[str, Names], options: 
                 "due": row.draft.due and local(row.draft.due, options.zone).isoformat(),
                 "desc": row.draft.desc and quoted(row.draft.desc),
             }
-            for row in plan.sample
+            for row in checked.sample
         ]
         show_all(sample, ("row", "name", "list", "due", "desc"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boardclient.cli._app import FilePath, Number, WholeNumber, argument, board_option, json_option, option, timezone_option
-from boardclient.cli._errors import UsageError
+from boardclient.cli._output import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,19 @@ from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._errors import CommandError, NoCredentialsError, NotProvenError, UsageError
 from boardclient.cli._file import _rows
-from boardclient.cli._output import first_lines, key_name, note, out, plural, show
+from boardclient.cli._output import (
+    CommandError,
+    NoCredentialsError,
+    NotProvenError,
+    UsageError,
+    first_lines,
+    key_name,
+    note,
+    out,
+    plural,
+    show,
+)
 from boardclient.cli._running import Client
 
 if TYPE_CHECKING:

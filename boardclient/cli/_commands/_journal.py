@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
-from boardclient.cli._errors import CommandError, NotProvenError
-from boardclient.cli._output import first_lines, key_name, note, out, plural, quoted, show, show_all
+from boardclient.cli._output import CommandError, NotProvenError, first_lines, key_name, note, out, plural, quoted, show, show_all
 
 if TYPE_CHECKING:
     from pathlib import Path

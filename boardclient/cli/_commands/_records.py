@@ -21,12 +21,10 @@ from boardclient.cli._app import (
     timezone_option,
     yes_option,
 )
-from boardclient.cli._errors import UsageError
-from boardclient.cli._output import local, note, quoted, show, show_all
+from boardclient.cli._output import UsageError, local, note, quoted, show, show_all
 
 if TYPE_CHECKING:
-    from boardclient.cli._profiles import Settings
-    from boardclient.cli._running import Client
+    from boardclient.cli._running import Client, Settings
     from boardclient.events import Event
 
 commands = Group("records")

@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from boardclient.cli._app import Group, Number, WholeNumber, option
-from boardclient.cli._errors import UsageError
-from boardclient.cli._output import note, out, plural
+from boardclient.cli._output import UsageError, note, out, plural
 
 if TYPE_CHECKING:
     from boardclient import AuthorizationRequest
@@ -81,8 +80,7 @@ async def demo() -> None:
     from boardclient.cli._commands._import_check import import_file
     from boardclient.cli._commands._import_command import import_
     from boardclient.cli._commands._import_options import ImportOptions
-    from boardclient.cli._profiles import Settings
-    from boardclient.cli._running import Client
+    from boardclient.cli._running import Client, Settings
     from boardclient.testing import BoardService
 
     asked, created = list[object](), itertools.count(1)
@@ -106,7 +104,8 @@ async def demo() -> None:
         await session.lists.create("Icebox", board_id=board.id, pos="bottom")
         out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-            settings = Settings(profile=Profile(base_url=service.base_url), values={"base_url": service.base_url})
+            profile = Profile(base_url=service.base_url)
+            settings = Settings(profile=profile, values={"base_url": profile.base_url}, timeout=30.0, allow_insecure=False)
             options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id]).params)
             await import_file(Client(session, settings, board.id), file, options)
         renewed = plural(len(asked) - 1, "new code")

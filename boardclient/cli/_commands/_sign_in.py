@@ -23,9 +23,8 @@ from aiohttp import web
 
 import boardclient
 from boardclient._environment import LOOPBACK
-from boardclient.cli._errors import CommandError, UsageError
-from boardclient.cli._output import note
-from boardclient.cli._profiles import Settings
+from boardclient.cli._output import CommandError, UsageError, note
+from boardclient.cli._running import Settings
 
 _SECONDS = 600.0
 _ALONE_SECONDS = 15.0

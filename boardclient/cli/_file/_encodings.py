@@ -14,9 +14,8 @@ from typing import BinaryIO, TextIO, cast
 
 import click
 
-from boardclient.cli._errors import UsageError
 from boardclient.cli._names import did_you_mean
-from boardclient.cli._output import quoted
+from boardclient.cli._output import UsageError, quoted
 
 # In this order: the mark of UTF-32 begins with that of UTF-16.
 _MARKS = (

@@ -15,9 +15,8 @@ from typing import BinaryIO
 
 import attrs
 
-from boardclient.cli._errors import UsageError
 from boardclient.cli._file import _encodings
-from boardclient.cli._output import LINES, plural, quoted
+from boardclient.cli._output import LINES, UsageError, plural, quoted
 
 COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
 """The columns of files that are imported and exported."""

@@ -12,18 +12,17 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._errors import UsageError
 from boardclient.cli._file._encodings import flaw
 from boardclient.cli._file._layout import IMPORTED, Layout, Problem, lines, plain
 from boardclient.cli._names import Names, did_you_mean
-from boardclient.cli._output import plural, quoted
+from boardclient.cli._output import UsageError, plural, quoted
 
 FORMULA = re.compile("'*[=+@\t\r\ufeff-]")
 """The beginning of a cell that would be taken for a formula, or for the mark of a file, after apostrophes. An export puts one
@@ -253,29 +252,31 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
     first: tuple[int, list[str]] | None = None
     missing = set(layout.columns)
     for number, line in enumerate(lines(file, layout), 1):
-        if not line.strip():
-            continue
-        value = _json_object(line)
-        if isinstance(value, str):
+        value = _json_object(line) if line.strip() else ""
+        if isinstance(value, dict):
+            there = list(map(plain, value))
+            first = first or (number, there)
+            missing.difference_update(there)
+            yield from _json_record(number, value, layout, there)
+        elif value:
             yield Problem(number, None, value)
             if first is None and value is _CUT:  # the rest belongs to it
                 return
-            continue
-        there = list(map(plain, value))
-        first = first or (number, there)
-        missing.difference_update(there)
-        named = [(column, name) for name in value if (column := layout.column(name)) is not None]
-        problems = list(_column_problems(number, named, layout, there))
-        for column, name in named:
-            if column in IMPORTED and not isinstance(value[name], str | None):
-                problems.append(Problem(number, name, "must be a string or null"))
-        yield from problems
-        if not problems:
-            # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
-            cells = {column: None if value[name] == "" and column != "desc" else value[name] for column, name in named}
-            yield number, cells, dict(named)
     if first is not None:
         yield from _lacking(first[0], [name for name in layout.columns if name in missing], first[1])
+
+
+def _json_record(number: int, value: Mapping[str, object], layout: Layout, there: Sequence[str]) -> Iterator[_Record | Problem]:
+    named = [(column, name) for name in value if (column := layout.column(name)) is not None]
+    problems = list(_column_problems(number, named, layout, there))
+    for column, name in named:
+        if column in IMPORTED and not isinstance(value[name], str | None):
+            problems.append(Problem(number, name, "must be a string or null"))
+    yield from problems
+    if not problems:
+        # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
+        cells = {column: None if value[name] == "" and column != "desc" else value[name] for column, name in named}
+        yield number, cells, dict(named)
 
 
 def check(
@@ -289,43 +290,57 @@ def check(
     wrong: dict[str, str] = {}
     if flaw("".join(cells.values())):
         wrong = {column: found[0] for column, value in cells.items() if (found := flaw(value))}
-    flawed = set(wrong)
+    hidden = {"name", "list", *wrong}
     if not layout.has_places:
         wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
     board = None if "board" in wrong else boards.get(cells.get("board"))
-    due, pos, list_id = None, None, None
-    if not _VISIBLE.search(cells.get("name", "")):
-        wrong.setdefault("name", "is missing")
-    try:
-        due = parse_due(cells["due"], layout.zone, layout.date_format) if "due" in cells else None
-    except ValueError as error:
-        wrong.setdefault("due", f"{error}{'' if layout.date_format else _OTHER_DATES}")
-    try:
-        pos = Position(cells["pos"].strip().lower()) if "pos" in cells else None
-    except ValueError:
-        wrong.setdefault("pos", 'is neither "top" nor "bottom"')
     if board is None:
         wrong.setdefault("board", "is missing, and no --board is given")
-    else:
+    made: dict[str, Any] = {}
+    for column, make in _MAKERS.items():
         try:
-            named = cells.get("list", layout.default_list)
-            list_id = None if named is None else board.lists.find(named)
-        except UsageError as error:
-            wrong.setdefault("list", str(error))
-        if list_id is None:
-            wrong.setdefault("list", "is missing, and no --list is given")
-    if wrong or board is None or list_id is None:
-        hidden = {"name", "list", *flawed}
-        yield from (
-            Problem(
-                number,
-                names.get(column, column),
-                message,
-                None if column in hidden or column not in cells else quoted(cells[column]),
-            )
-            for column, message in wrong.items()
-        )
-        return
-    reference = cells.get("reference")
-    draft = CardDraft(name=cells["name"], list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference)
-    yield FileRow(number, draft, (board.board_id, cells.get("account")))
+            made[column] = None if column in wrong else make(cells.get(column), layout, board)
+        except (ValueError, UsageError) as error:
+            wrong[column] = str(error)
+    if board is not None and not wrong:
+        draft = CardDraft(list_id=made.pop("list"), **made, desc=cells.get("desc"), reference=cells.get("reference"))
+        yield FileRow(number, draft, (board.board_id, cells.get("account")))
+    for column, message in wrong.items():
+        shown = None if column in hidden or column not in cells else quoted(cells[column])
+        yield Problem(number, names.get(column, column), message, shown)
+
+
+def _name(cell: str | None, *_: object) -> str:
+    if cell is None or not _VISIBLE.search(cell):
+        raise ValueError("is missing")
+    return cell
+
+
+def _due(cell: str | None, layout: Layout, _: object) -> datetime | None:
+    try:
+        return None if cell is None else parse_due(cell, layout.zone, layout.date_format)
+    except ValueError as error:
+        raise ValueError(f"{error}{'' if layout.date_format else _OTHER_DATES}") from None
+
+
+def _pos(cell: str | None, *_: object) -> Position | None:
+    try:
+        return None if cell is None else Position(cell.strip().lower())
+    except ValueError:
+        raise ValueError('is neither "top" nor "bottom"') from None
+
+
+def _list_id(cell: str | None, layout: Layout, board: Board | None) -> str | None:
+    named = layout.default_list if cell is None else cell
+    if board is not None and named is None:
+        raise ValueError("is missing, and no --list is given")
+    return None if board is None or named is None else board.lists.find(named)
+
+
+_MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], object]] = {
+    "name": _name,
+    "due": _due,
+    "pos": _pos,
+    "list": _list_id,
+}
+"""What makes the value of a card from the cell of a column."""
