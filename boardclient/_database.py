@@ -81,7 +81,7 @@ class Database:
         is_durable: bool = True,
         is_known: bool = False,
     ) -> None:
-        self.where = checked_place(where)
+        self.where = checked_location(where)
         self.is_file = "://" not in self.where
         of_path = sa.URL.create("sqlite+aiosqlite", database=self.where)  # in a text, "%20" and "?" would name another file
         given = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
@@ -240,12 +240,12 @@ class _Connection(sqlite3.Connection):
         super().close()
 
 
-def checked_place(where: str | os.PathLike[str]) -> str:
+def checked_location(where: str | os.PathLike[str]) -> str:
     """Return the absolute path of a file, or a URL without a password."""
-    place = os.fspath(where)
-    if "://" not in place:
-        return str(find_location(place))
-    url = sa.make_url(place)
+    location = os.fspath(where)
+    if "://" not in location:
+        return str(find_location(location))
+    url = sa.make_url(location)
     if url.get_backend_name() != "postgresql":
         raise ValueError("a ledger is the path of a file, or postgresql://…")
     if url.query.get("pooler", "session") not in {"session", "transaction"}:
@@ -254,10 +254,10 @@ def checked_place(where: str | os.PathLike[str]) -> str:
         raise ValueError(
             "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
         )
-    return place
+    return location
 
 
-def takes_place(function: F) -> F:
+def takes_location(function: F) -> F:
     """Let an async function refuse its `ledger` without keeping it in frames: a URL that is refused may hold a password."""
     parameters = inspect.signature(function)
 
@@ -266,7 +266,7 @@ def takes_place(function: F) -> F:
         given = parameters.bind(*arguments, **options).arguments["ledger"]
         try:
             if isinstance(given, str | os.PathLike):  # and no job, which has checked its own
-                checked_place(given)
+                checked_location(given)
         except ValueError as error:
             refusal = without_frames(error)
         else:

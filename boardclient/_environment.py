@@ -111,9 +111,9 @@ def proxy_of(url: str, *, allow_insecure: bool) -> str | None:
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # -- no stub has it
 
     proxies, parts = getproxies_environment(), urlsplit(url)
-    host, place = parts.hostname or "", parts.netloc.rpartition("@")[2]
+    host, address = parts.hostname or "", parts.netloc.rpartition("@")[2]
     found = proxies.get(parts.scheme, proxies.get("all"))
-    if not found or proxy_bypass_environment(place, proxies) or _is_in_network(host, proxies.get("no", "")):
+    if not found or proxy_bypass_environment(address, proxies) or _is_in_network(host, proxies.get("no", "")):
         return None
     proxy = found if "://" in found else f"http://{found}"
     is_safe = parts.scheme == "https" or allow_insecure or urlsplit(proxy).hostname in LOOPBACK

@@ -141,17 +141,17 @@ class Profiles:
     @classmethod
     def read(cls) -> Profiles:
         """Read the profiles of this user."""
-        place: Path | str = "the file of profiles"
+        path: Path | str = "the file of profiles"
         try:
-            place = folder() / "profiles.json"
-            found = json.loads(place.read_text(encoding="utf-8"))
+            path = folder() / "profiles.json"
+            found = json.loads(path.read_text(encoding="utf-8"))
             return cls({url: Profile(base_url=url, **values) for url, values in found["services"].items()}, found["current"])
         except FileNotFoundError as error:
             return cls(problem="" if error.filename else reason_of(error))
         except OSError as error:
-            return cls(problem=f"{place} can't be read: {reason_of(error)}")
+            return cls(problem=f"{path} can't be read: {reason_of(error)}")
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            return cls(problem=f"{place} can't be read ({error}): mend it, or delete it and sign in again")
+            return cls(problem=f"{path} can't be read ({error}): mend it, or delete it and sign in again")
 
     def of(self, base_url: str) -> Profile:
         """Return the profile of a service, which is empty if there is none."""
@@ -166,23 +166,23 @@ def changed_profiles() -> Iterator[Profiles]:
     Raises:
         ValueError: the file can't be read or written.
     """
-    place: Path | str = "the file of profiles"
+    path: Path | str = "the file of profiles"
     try:
-        place = folder() / "profiles.json"
+        path = folder() / "profiles.json"
         with contextlib.suppress(FileExistsError):  # also a file, which the lock names
-            place.parent.mkdir(mode=0o700, parents=True)
-        with _lock(place.with_name("profiles.lock")):
+            path.parent.mkdir(mode=0o700, parents=True)
+        with _lock(path.with_name("profiles.lock")):
             profiles = Profiles.read()
             if profiles.problem:
                 raise ValueError(profiles.problem)
             yield profiles
             services = {url: attrs.asdict(one, filter=attrs.filters.exclude("base_url")) for url, one in profiles.by_url.items()}
             text = json.dumps({"current": profiles.current, "services": services}, indent=2, ensure_ascii=False)
-            replace_file(place, text.encode(), 0o600)
+            replace_file(path, text.encode(), 0o600)
     except (OSError, sqlite3.Error) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         remedy = "; set XDG_CONFIG_HOME to a folder that can be written" * (getattr(error, "errno", 0) in _NOT_WRITABLE)
-        raise ValueError(f"can't write {place}: {why}{remedy}") from None
+        raise ValueError(f"can't write {path}: {why}{remedy}") from None
 
 
 @contextlib.contextmanager
@@ -310,12 +310,12 @@ class Settings:
             problem = f" ({profiles.problem})" if profiles.problem else ""
             raise ValueError(f"the service's address is not set{problem}: set {VARIABLES['base_url']}, or give --base-url")
         profile = profiles.of(base_url)
-        places = {"profile": {"base_url": base_url, **profile.client}, "environment": variables, "option": chosen}
+        given = {"profile": {"base_url": base_url, **profile.client}, "environment": variables, "option": chosen}
         return cls(
             profile=profile,
             profiles=profiles,
-            values={name: value for values in places.values() for name, value in values.items()},
-            sources={name: place for place, values in places.items() for name in values},
+            values={name: value for values in given.values() for name, value in values.items()},
+            sources={name: source for source, values in given.items() for name in values},
             **options,
         )
 

@@ -366,9 +366,9 @@ _strict: Final = _converter(strict=True)
 _lenient: Final = _converter(strict=False)
 
 
-def _decode_error(model: type, place: str, misfit: _Misfit) -> DecodeError:
+def _decode_error(model: type, within: str, misfit: _Misfit) -> DecodeError:
     """Make the error that names the place within the body."""
-    path = ".".join(filter(None, (place, misfit.path)))
+    path = ".".join(filter(None, (within, misfit.path)))
     return DecodeError(f"the response is not the documented {model.__name__} at {path or 'its top'}", path)
 
 

@@ -119,15 +119,15 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
     def give_back(self, retry_state: RetryCallState | None) -> None:
         """Note a success. `retry_state` is None for a call that succeeded at once."""
         paid = None if retry_state is None else _payments(retry_state).pop(self, None)
-        self._earn(self._success if paid is None else paid.cost)
+        self._add(self._success if paid is None else paid.cost)
 
     def take_back(self, retry_state: RetryCallState) -> None:
         """Undo the payment for a retry that was not made."""
         paid = _payments(retry_state).pop(self, None)
         if paid is not None and paid.attempt == retry_state.attempt_number:
-            self._earn(paid.cost)
+            self._add(paid.cost)
 
-    def _earn(self, tokens: float) -> None:
+    def _add(self, tokens: float) -> None:
         self.tokens = min(self.capacity, self.tokens + tokens)
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ class Policy:
             retrying.retry
         )
 
-    def note_success(self) -> None:
+    def earn(self) -> None:
         """Give the budgets the tokens of a call that succeeded at once."""
         for part in self._budgets:
             if part.tokens < part.capacity:

@@ -304,7 +304,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def expire(self, iterations: int) -> None:
         """Let every token expire that the service has given."""
         unproven = self.service.valid - self.service.accepted
-        held = [provider.credentials._state.held for provider in self.providers]
+        held = [provider.credentials._state.in_use for provider in self.providers]
         # Its call may have been cancelled after the service accepted the token: then the provider takes it for new.
         is_new = any(one is not None and one.obtained_at is not None and not one.is_proven for one in held)
         self.service.troubles += bool(self.service.expired or unproven or is_new)
@@ -433,7 +433,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def never_back(self) -> None:
         """The token that a provider holds never gets older."""
         for provider in self.providers:
-            held = provider.credentials._state.held
+            held = provider.credentials._state.in_use
             generation = 0 if held is None else held.stored.generation
             assert generation >= provider.generation
             provider.generation = generation

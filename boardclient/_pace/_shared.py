@@ -26,7 +26,7 @@ from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from boardclient._database import Database, checked_place, metadata
+from boardclient._database import Database, checked_location, metadata
 from boardclient._pace._controller import Controller
 from boardclient._pace._search import Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
@@ -225,7 +225,7 @@ class SharedController:
         wake: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
-        checked_place(ledger)
+        checked_location(ledger)
         self._ledger, self._group = ledger, group
         self._start_rate, self._most = start_rate, most
         self._clock, self._waiting, self._wake, self._fail = clock, waiting, wake, fail

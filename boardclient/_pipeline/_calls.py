@@ -152,7 +152,7 @@ class CallContext(Progress):
             raise ConnectionError("the request may not be sent any more")
         self.stage = stage
 
-    def note_result(self, result: TransportResult, outcome: object) -> Attempt:
+    def record_result(self, result: TransportResult, outcome: object) -> Attempt:
         """Record the result of an attempt, whose `outcome` is its value or its error."""
         activity = self.attempt_activity
         assert self.credentials is not None  # noqa: S101 -- only signed requests have results
@@ -185,7 +185,7 @@ class CallContext(Progress):
             _end_attempt(activity, attempt, raised)
         return attempt
 
-    def note_pause(self, seconds: float) -> None:
+    def record_pause(self, seconds: float) -> None:
         """Record the pause in seconds that follows the last attempt."""
         *before, last = self.attempts
         self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
@@ -216,7 +216,7 @@ class CallContext(Progress):
         if self.effect_under_way is Effect.NOT_SENT and self.stage != "write":
             self.interrupt("withdrawn")
 
-    def note_end(self, host: str, raised: BaseException | None = None) -> BoardClientError | None:
+    def end(self, host: str, raised: BaseException | None = None) -> BoardClientError | None:
         """Record the attempt in flight, and return the error of an interrupted call, None if `raised` ended it."""
         error = None
         if self.interruption is not None:

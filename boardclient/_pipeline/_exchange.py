@@ -207,7 +207,7 @@ class SessionExchange:
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
             raised.__traceback__ = None  # its frames hold the form, and observers run before it is handled
-            effect, early = context.effect_under_way, context.note_end(host_of(target))
+            effect, early = context.effect_under_way, context.end(host_of(target))
             if activity is not None:
                 activity.effect, activity.why = effect, "cancelled" if early is None else early.message
                 activity.end(early or asyncio.CancelledError())

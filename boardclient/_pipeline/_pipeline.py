@@ -81,7 +81,7 @@ class Pipeline:
         self._in_flight, self._root = exchange.in_flight, exchange.base_url
         self._guarded_provider = GuardedProvider(self.provider, exchange)
         self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
-        self._note_success = _nothing if policy is None else policy.note_success
+        self._earn = _nothing if policy is None else policy.earn
         self._sees_first = policy is not None and policy.sees_first_attempt
 
     # --- a call, from its beginning to its end
@@ -99,11 +99,11 @@ class Pipeline:
             else:
                 outcome = await self._attempt(request, context, self._guarded_provider.current())
                 if not context.is_recorded:  # a success at once, as most calls are
-                    self._note_success()
+                    self._earn()
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continue(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
-                context.note_end(self.exchange.host)
+                context.end(self.exchange.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
         finally:
@@ -133,7 +133,7 @@ class Pipeline:
         raised.__traceback__ = frames  # before observers run: what they raise has it as its context
         if frames is None:
             raised.__context__ = None
-        error = context.note_end(self.exchange.host, raised) or raised
+        error = context.end(self.exchange.host, raised) or raised
         if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
             error = raised
         if isinstance(error, BoardClientError):
@@ -271,7 +271,7 @@ class Pipeline:
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         """Record an attempt, report it to the limiter, and return its outcome."""
-        attempt = context.note_result(response, outcome)
+        attempt = context.record_result(response, outcome)
         limiter = context.options.limiter or self._guarded_limiter
         if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
             limiter.report(attempt.status, outcome.retry_after if isinstance(outcome, ApiError) else None, attempt.seconds)
@@ -283,7 +283,7 @@ class Pipeline:
         """Renew rejected credentials after the first attempt, then retry by the policy."""
         outcome = await self._renew(request, context, first)
         if not isinstance(outcome, BoardClientError):
-            self._note_success()
+            self._earn()
             return outcome
         if self.policy is None or _is_left_to_run(request, context, outcome):
             raise outcome
@@ -342,7 +342,7 @@ class Pipeline:
         remaining = context.remaining_seconds
         if remaining is not None and not seconds < remaining:  # NaN passes no deadline
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
-        context.note_pause(seconds)
+        context.record_pause(seconds)
         context.waits_for = "the pause before the next attempt"
         self.exchange.retries += 1
         if (call := context.activity) is not None:

@@ -284,7 +284,7 @@ class ShownResponse(aiohttp.ClientResponse):
         protocol, progress = connection.protocol, PROGRESS.get()
         await super().start(connection)
         if progress is not None and isinstance(protocol, Protocol):
-            protocol.note_response(self.headers, progress)
+            protocol.count_response(self.headers, progress)
         return self
 
     async def _received(self, connection: Connection, limit: int) -> TransportResult:

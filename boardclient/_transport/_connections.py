@@ -80,12 +80,12 @@ class ConnectionQueue:
                 self._resumed += 1
             else:
                 self.limit = 0
-                await self._waiting.wait(self._note_end)
+                await self._waiting.wait(self._count_out)
             try:
                 for trace in traces:
                     await trace.send_connection_queued_end()
             finally:
-                self._note_end()
+                self._count_out()
         except BaseException:
             self.resume()
             raise
@@ -97,7 +97,7 @@ class ConnectionQueue:
             self._resumed += 1
         self._update_limit()
 
-    def _note_end(self) -> None:
+    def _count_out(self) -> None:
         """Note that a request which was resumed acquires its connection now, or has ended."""
         self._resumed -= 1
 
@@ -116,7 +116,7 @@ class Connector(aiohttp.TCPConnector):
         """What the connections read into. Each takes what it has read at once."""
         self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
-    def __del__(self, *held: object) -> None:
+    def __del__(self, *_: object) -> None:
         # After a fork, parent and child share the epoll instance: closing here would unregister the parent's connections
         # (https://man7.org/linux/man-pages/man7/epoll.7.html).
         if self._process == os.getpid() and not self._closed and any(self._conns.values()):
@@ -264,7 +264,7 @@ class Protocol(UsedConnection, ResponseHandler):
             self.reader = None
             self.transport.set_protocol(self)
 
-    def note_response(self, headers: Mapping[str, str], progress: Progress) -> None:
+    def count_response(self, headers: Mapping[str, str], progress: Progress) -> None:
         """Count a response, and note how long its peer keeps the connection."""
         self.responses += 1
         progress.connection, progress.response_number = self, self.responses

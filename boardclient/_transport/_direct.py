@@ -139,7 +139,7 @@ class DirectTransport:
             if reader.has_head:
                 progress.stage = "receive"
                 progress.http_version, headers = reader.http_version, reader.headers
-                protocol.note_response(headers, progress)
+                protocol.count_response(headers, progress)
                 if reader.is_complete and reader.size <= self._limit and "Content-Encoding" not in headers:
                     outcome = RawResponse(reader.status, headers, reader.take())
                 else:

@@ -64,14 +64,14 @@ class Credentials:
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
         object.__setattr__(self, "_fields", _wire.encode(pairs)[:-1] + b",")
 
-    def sign(self, request: Request[Any], place: CredentialsIn) -> tuple[str, bytes | None]:
+    def sign(self, request: Request[Any], credentials_in: CredentialsIn) -> tuple[str, bytes | None]:
         """Return the target and the body of a request with the credentials in one of them. No frame of an error may hold it.
 
-        They go into the query if there is no body, or if `place` is "query". A token without a key always goes into the query
+        They go into the query if there is no body, or if `credentials_in` is "query". A token without a key always goes there
         (interface 5.6).
         """
         body = request.body
-        if body is not None and place == "body" and self.key is not None and request.operation.signable_body:
+        if body is not None and credentials_in == "body" and self.key is not None and request.operation.signable_body:
             return request.target, self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
         return f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body
 
@@ -84,7 +84,7 @@ class Credentials:
                 return True
         return False
 
-    def show(self, request: Request[Any], root: str, place: CredentialsIn, *others: Credentials) -> ShownRequest:
+    def show(self, request: Request[Any], root: str, credentials_in: CredentialsIn, *others: Credentials) -> ShownRequest:
         """Return the request as errors show it. `root` is the base URL.
 
         `***` stands in place of these and the other credentials. What is large is not searched: it would block the event loop.
@@ -98,7 +98,7 @@ class Credentials:
             url=root + masked(request.target.encode(), forms, BODY_KEPT_BYTES).decode(),
             body=None if shown is None else shown.decode("utf-8", "replace"),
             has_key=self.key is not None,
-            is_in_body=not is_large and self.sign(request, place)[1] is not body,
+            is_in_body=not is_large and self.sign(request, credentials_in)[1] is not body,
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:

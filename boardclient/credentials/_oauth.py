@@ -251,7 +251,7 @@ class OAuthCredentials(CredentialObserver):
         if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self.account):
             return credentials
         await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
-        if state.held is None:  # signed out by another worker
+        if state.in_use is None:  # signed out by another worker
             return await self._wait_for_renewal(exchange)
         return state.credentials or credentials
 
@@ -282,7 +282,7 @@ class OAuthCredentials(CredentialObserver):
             CredentialError: the store failed.
         """
         await look(self._state, self._config.steps)
-        if self._state.held is None:
+        if self._state.in_use is None:
             return "never"
         return "good" if self._state.is_usable else "needs consent"
 

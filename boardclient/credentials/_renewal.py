@@ -39,7 +39,7 @@ _POLL_SECONDS: Final = (0.05, 0.2)
 
 
 @attrs.define(eq=False)
-class HeldToken:
+class TokenInUse:
     """A token in use, its credentials, and what is known about it."""
 
     stored: StoredToken
@@ -58,7 +58,7 @@ class TokenState:
     def __init__(self, key: str | None, cooldown: float, renew_before_expiry: float | None, clock: Callable[[], float]) -> None:
         self.credentials: Credentials | None = None
         """What to sign with. None if there is no token, or it was refused."""
-        self.held: HeldToken | None = None
+        self.in_use: TokenInUse | None = None
         """The token, good or refused. None if there is none."""
         self.asked = 0
         """How often the application was asked for a code since the service last accepted a token."""
@@ -76,54 +76,54 @@ class TokenState:
         self._cooling_until = -math.inf
         self._lock = threading.RLock()
 
-    def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
+    def adopt(self, stored: StoredToken, instead_of: TokenInUse | None, *, is_own: bool = False) -> bool:
         """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
 
         A good token of a later generation stays. An earlier generation replaces a refused token, and with `is_own` the token
         that a renewal of this process was to replace: then the store was restored, or lost its file.
         """
         with self._lock:
-            held = self.held
-            is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
-            if is_own and held is instead_of:
+            in_use = self.in_use
+            is_old = in_use is not None and self.credentials is not None and stored.generation < in_use.stored.generation
+            if is_own and in_use is instead_of:
                 is_old = False
-            if not is_old and (held is None or is_own or stored != held.stored):
-                self._hold(stored, self._clock() if is_own else None)
-            return self.credentials is not None and self.held is not instead_of
+            if not is_old and (in_use is None or is_own or stored != in_use.stored):
+                self._use(stored, self._clock() if is_own else None)
+            return self.credentials is not None and self.in_use is not instead_of
 
     def replace(self, stored: StoredToken) -> None:
         """Use a token that the user has just consented to, in place of any other."""
         with self._lock:
-            self._hold(stored, None)
+            self._use(stored, None)
             self._failures, self._cooling_until = 0, -math.inf
             self._looked_at = self._clock()
 
     def drop(self, generation: int) -> None:
         """Forget the token if the store, whose generation is given, has deleted it."""
         with self._lock:
-            if self.held is not None and generation > self.held.stored.generation:
-                self.held = self.credentials = None
+            if self.in_use is not None and generation > self.in_use.stored.generation:
+                self.in_use = self.credentials = None
 
-    def _hold(self, stored: StoredToken, obtained_at: float | None) -> None:
+    def _use(self, stored: StoredToken, obtained_at: float | None) -> None:
         credentials, end = Credentials(stored.token.value, self._key), stored.token.expires_at
         renew_at = None
         if self._margin is not None and end is not None:  # not before half of the remaining time has passed
             renew_at = max(end.timestamp() - self._margin, (time.time() + end.timestamp()) / 2)
-        self.held = HeldToken(stored, credentials, obtained_at, renew_at)
+        self.in_use = TokenInUse(stored, credentials, obtained_at, renew_at)
         self.credentials = credentials
 
     @property
     def is_due(self) -> bool:
         """Whether it is time for an early renewal."""
-        held = self.held
-        return held is not None and held.renew_at is not None and time.time() >= held.renew_at
+        in_use = self.in_use
+        return in_use is not None and in_use.renew_at is not None and time.time() >= in_use.renew_at
 
     @property
     def is_usable(self) -> bool:
         """Whether there is a token that is neither refused nor past its end."""
-        if self.credentials is None or self.held is None:
+        if self.credentials is None or self.in_use is None:
             return False
-        end = self.held.stored.token.expires_at
+        end = self.in_use.stored.token.expires_at
         return end is None or time.time() < end.timestamp()
 
     def refuse(self, rejected: Credentials) -> float | None:
@@ -133,19 +133,19 @@ class TokenState:
         begun it.
         """
         with self._lock:
-            held = self.held
-            if held is None or held.credentials != rejected:
+            in_use = self.in_use
+            if in_use is None or in_use.credentials != rejected:
                 return None  # it is for an older token
             is_first, self.credentials = self.credentials is not None, None
-            if held.is_proven or held.obtained_at is None or self._clock() - held.obtained_at > _NEW_SECONDS:
+            if in_use.is_proven or in_use.obtained_at is None or self._clock() - in_use.obtained_at > _NEW_SECONDS:
                 return None
             return self.fail(CredentialError("the service refused a token as soon as it was new")) if is_first else 0.0
 
     def accept(self, credentials: Credentials) -> None:
         """Note that the service accepted the token. Earlier failures no longer count."""
         with self._lock:
-            if self.held is not None and self.credentials == credentials:
-                self.held.is_proven = True
+            if self.in_use is not None and self.credentials == credentials:
+                self.in_use.is_proven = True
                 self._failures = self.asked = 0
 
     def fail(self, failure: CredentialError, seconds: float | None = None) -> float:
@@ -168,7 +168,7 @@ class TokenState:
         """Why no renewal begins now, None if one may."""
         return self._failure if self.cooldown_left else None
 
-    def note_look(self) -> None:
+    def begin_look(self) -> None:
         """Note a look at the store."""
         self._looked_at = self._clock()
 
@@ -190,11 +190,11 @@ def is_within_renewal(store: TokenStore, account: str) -> bool:
 
 async def look(state: TokenState, steps: GuardedStore) -> StoredToken | None:
     """Return the store's token, and use it if it is another one. Drop the token that the store has deleted."""
-    held = state.held
+    in_use = state.in_use
     stored = await steps.read()
     if stored is not None:
-        state.adopt(stored, held)
-    elif held is not None:
+        state.adopt(stored, in_use)
+    elif in_use is not None:
         state.drop(await steps.generation())
     return stored
 
@@ -213,7 +213,7 @@ class Renewal:
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
         self._may_hold_lease = False
-        self._seen = state.held
+        self._seen = state.in_use
 
     async def run(self) -> CredentialError | None:
         """Obtain another token than before, or return why there is none.
@@ -241,7 +241,7 @@ class Renewal:
 
     async def _renew(self) -> CredentialError | None:
         """Renew the token, and return why there is no other. In a cool-down only look for one in the store."""
-        self._state.note_look()
+        self._state.begin_look()
         if (cooling := self._state.failure) is not None:
             return None if await self._is_published_meanwhile() else cooling
         failure, cooldown = None, 0.0
@@ -286,7 +286,7 @@ class Renewal:
     async def _is_published(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
         await look(self._state, self._steps)
-        return self._state.credentials is not None and self._state.held is not self._seen
+        return self._state.credentials is not None and self._state.in_use is not self._seen
 
     async def _is_published_meanwhile(self) -> bool:
         """Look at the store as `_is_published` does, but take one that fails for one without a new token."""

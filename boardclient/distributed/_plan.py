@@ -16,7 +16,7 @@ import attrs
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from boardclient._database import Database, checked_place, takes_place
+from boardclient._database import Database, checked_location, takes_location
 from boardclient._redaction import takes_secrets
 from boardclient.bulk._options import check_count, check_settle
 from boardclient.distributed._tables import CLOSING, digest_rows, dump_drafts, events, jobs, parts
@@ -67,7 +67,7 @@ class Job:
         planned_at: When it was planned, on the clock of the database.
     """
 
-    ledger: str = attrs.field(converter=checked_place)
+    ledger: str = attrs.field(converter=checked_location)
     name: str = attrs.field(converter=_checked_name)
     board_id: str
     parts: tuple[int, ...] = attrs.field(default=(), converter=_numbers)
@@ -78,7 +78,7 @@ class Job:
     planned_at: float = attrs.field(default=0.0, eq=False)
 
 
-@takes_place
+@takes_location
 async def plan(
     rows: Iterable[CardDraft],
     board_id: str,
@@ -115,7 +115,7 @@ async def plan(
     return job
 
 
-@takes_place
+@takes_location
 async def plan_many(
     rows: Iterable[tuple[str, str | None, CardDraft]],
     ledger: str | os.PathLike[str],
@@ -146,7 +146,7 @@ async def plan_many(
     return await _planned([], rows, ledger, _size(rows, parts), marker, settle)
 
 
-@takes_place
+@takes_location
 async def open_job(
     board_id: str,
     ledger: str | os.PathLike[str],

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import sqlalchemy as sa
 
-from boardclient._database import Database, checked_place, takes_place
+from boardclient._database import Database, checked_location, takes_location
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.distributed._plan import Job
 from boardclient.distributed._tables import State, jobs, load_audit, load_drafts, parts, read_states
@@ -52,7 +52,7 @@ class PartStatus:
     rate: float
 
 
-@takes_place
+@takes_location
 async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     """Return the report and the audit of a job, or of several together.
 
@@ -94,7 +94,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     )
 
 
-@takes_place
+@takes_location
 async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
 
@@ -124,7 +124,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     ]
 
 
-@takes_place
+@takes_location
 async def drain(ledger: Jobs, *, name: str | None = None) -> None:
     """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 
@@ -146,7 +146,7 @@ async def _of(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, 
     if is_known := not isinstance(ledger, str | os.PathLike):
         first, *others = [ledger] if isinstance(ledger, Job) else ledger
         ledger, wanted = first.ledger, [job.name for job in (first, *others)]
-    place = checked_place(ledger)
+    place = checked_location(ledger)
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")
     async with contextlib.aclosing(Database(place, is_known=is_known)) as database:

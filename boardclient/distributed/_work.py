@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient import AsyncSession
 from boardclient import _operations as operations
-from boardclient._database import Database, checked_place
+from boardclient._database import Database, checked_location
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import moment_in
 from boardclient.bulk import BulkReport, BulkRun, CardResult
@@ -253,7 +253,7 @@ async def create_once(
     probe: bool,
 ) -> Card:
     """Create the card of a reference as a batch of one, or return it."""
-    job, options = job_for_batches(board_id, checked_place(ledger), settle=settle)
+    job, options = job_for_batches(board_id, checked_location(ledger), settle=settle)
     async with worker_for(job.ledger, creates=True) as worker:
         if (job.name, options) not in worker.opened:
             await enter_job(worker.database, job, options)

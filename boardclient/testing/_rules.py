@@ -29,7 +29,7 @@ class Order:
     first: float = 0.0
     last: float = 0.0
 
-    def place(self, pos: str | float) -> float:
+    def number_of(self, pos: str | float) -> float:
         """Return the position of a new element as a number."""
         number = self.first - _POSITION_STEP if pos == "top" else self.last + _POSITION_STEP if pos == "bottom" else float(pos)
         self.first, self.last = min(self.first, number), max(self.last, number)
@@ -386,13 +386,13 @@ class BoardRules(Grants):
             board_id=card_list.board_id,
             desc=desc,
             due=due,
-            pos=card_list.order.place(pos),
+            pos=card_list.order.number_of(pos),
         )
         self.cards[card.id] = card
         return card
 
     def _add_list(self, board: BoardRecord, name: str, pos: str | float) -> ListRecord:
-        record = ListRecord(id=self._new_id(), name=name, board_id=board.id, pos=board.order.place(pos))
+        record = ListRecord(id=self._new_id(), name=name, board_id=board.id, pos=board.order.number_of(pos))
         self.lists[record.id] = record
         return record
 
