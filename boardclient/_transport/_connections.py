@@ -9,6 +9,7 @@ import math
 import os
 import re
 import select
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
@@ -114,7 +115,8 @@ class Connector(aiohttp.TCPConnector):
         self.queue: Final = ConnectionQueue(self._acquired, limit)
         self.buffer: Final = memoryview(bytearray(BUFFER_BYTES))
         """What the connections read into. Each takes what it has read at once."""
-        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
+        factory = functools.partial(Protocol, loop=self._loop, connector=weakref.ref(self))
+        self._factory = cast("functools.partial[ResponseHandler]", factory)
 
     def __del__(self, *_: object) -> None:
         # After a fork, parent and child share the epoll instance: closing here would unregister the parent's connections
@@ -170,8 +172,10 @@ class Connector(aiohttp.TCPConnector):
 
     def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         """Keep a connection, or close it, and take what comes from now on for the response to no request."""
-        protocol._parser = None
-        cast("Protocol", protocol).awaits_response = False
+        used = cast("Protocol", protocol)
+        used.has_surplus = used.has_surplus or bool(used._buffer)
+        used._parser = None
+        used.awaits_response = False
         super()._release(key, protocol, should_close=should_close)
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
@@ -226,8 +230,9 @@ class Protocol(UsedConnection, ResponseHandler):
       https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, connector: Callable[[], Connector | None] = lambda: None) -> None:
         super().__init__(loop)
+        self._connector = connector
         # All attributes from the start: instances that get more later no longer share their keys, and are slower to read.
         self._unread: Callable[[int], list[tuple[int, int]]] = _no_input
         """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
@@ -249,6 +254,7 @@ class Protocol(UsedConnection, ResponseHandler):
         """Read a part of a response, or keep what is a response to no request from the parser."""
         if data and not self.awaits_response:  # a body that is read passes none, also when the next request has the connection
             self._parser = None  # aiohttp adds it to `_tail` then
+            self.has_surplus = self.has_surplus or bool(data.strip(b"\r\n"))  # empty lines are none (RFC 9112, 2.2)
         super().data_received(data)
 
     def read_directly(self, buffer: memoryview) -> ResponseReader:
@@ -272,6 +278,23 @@ class Protocol(UsedConnection, ResponseHandler):
         if announced is not None and (limit := _IDLE_LIMIT.search(announced)) is not None:
             seconds = float(limit[1])
             self._usable_until = monotonic() + seconds - min(_MARGIN_SECONDS, seconds / 2)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing comes over it any more."""
+        return self.transport is None or self.transport.is_closing()
+
+    def use_next(self) -> bool | None:
+        """Let the next request have it. Return False while another one has it, and None if it is closed."""
+        if not (self.is_connected() or self.awaits_response):
+            return None
+        connector = self._connector()
+        for idle in () if connector is None else connector._conns.values():  # of each origin, the first is used next
+            for place, (protocol, _) in enumerate(idle):
+                if protocol is self:
+                    idle.rotate(-place)
+                    return True
+        return False
 
     def distrust(self) -> bool:
         """Close the connection."""

@@ -29,6 +29,7 @@ class Owner(Protocol):
     """The connection that a reader reads, as its connector knows it."""
 
     awaits_response: bool
+    has_surplus: bool
 
     def data_received(self, data: bytes) -> None:
         """Take what comes without a request."""
@@ -139,7 +140,9 @@ class ResponseReader(asyncio.BufferedProtocol):
             self.can_be_kept = False
         except (HttpParserError, _RefusedError):
             self.can_be_kept = False
-            if not (had_head and self.is_complete):  # else this follows the response, and is no part of it
+            if had_head and self.is_complete:  # this follows the response, and is no part of it
+                self._owner.has_surplus = True
+            else:
                 self._fail(aiohttp.http.HttpProcessingError())
         if self.has_head and not self.progress.done():
             self.progress.set_result(None)
@@ -170,7 +173,7 @@ class ResponseReader(asyncio.BufferedProtocol):
         """Begin a response, or note that one more follows that no request has asked for."""
         self._quiet = 0
         if self.is_complete:
-            self.can_be_kept = False
+            self.can_be_kept, self._owner.has_surplus = False, True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a field of the head or of the trailer."""

@@ -131,6 +131,17 @@ class UsedConnection:
 
     responses: int = 0
     """How many responses came over it."""
+    has_surplus: bool = False
+    """Whether more came over it than the responses to its requests."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing comes over it any more."""
+        return False
+
+    def use_next(self) -> bool | None:
+        """Let the next request have it. Return False while another one has it, and None if it is closed or not known."""
+        return None
 
     def distrust(self) -> bool:
         """Close the connection, also under a request in flight, which then ends with a failure.

@@ -126,6 +126,7 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("failed", "stopped"): ("ended", "failed"),
         ("sent", "lost"): ("doubted", "set aside"),
         ("refused", "lost"): ("doubted", "set aside"),
+        ("failed", "lost"): ("doubted", "set aside"),
         ("sent", "lost too often"): ("doubted", "set aside"),
         ("doubted", "stopped"): ("ended", "unknown"),
         ("open", "given up"): ("ended", "unknown"),

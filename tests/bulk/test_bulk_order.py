@@ -5,16 +5,28 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from itertools import count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
 
-from boardclient import ApiError, AsyncSession, AuthenticationError, Card, CardDraft, CardResult, DecodeError, StaticCredentials
+from boardclient import (
+    ApiError,
+    AsyncSession,
+    AuthenticationError,
+    Card,
+    CardDraft,
+    CardResult,
+    DecodeError,
+    StaticCredentials,
+    TransportError,
+)
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof import _order
+from boardclient.bulk._proof import _board, _order
+from boardclient.bulk._proof._recognition import RowMarkers
 
 
 def response(status: int, body: Any) -> bytes:
@@ -44,9 +56,17 @@ class Service:
     refused: set[str] = attrs.field(factory=set)
     """The descriptions of the rows that are refused."""
     show: Callable[[str], str] = str
+    hides_desc: bool = False
+    """Whether responses to creations leave the description out."""
+    packet: Literal["later", "one"] = "later"
+    """Whether the stray response comes in one packet with the next one, before it."""
+    keeps: bool = True
+    """Whether connections are kept."""
     cards: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     sent: Counter[str] = attrs.field(factory=Counter)
     connections: int = 0
+    reads: int = 0
+    """How many requests created nothing."""
     _port: int = 0
 
     @contextlib.asynccontextmanager
@@ -67,7 +87,13 @@ class Service:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 length = next((int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length:")), 0)
                 body = await reader.readexactly(length)
-                out = self._respond(head.split(" ")[:2], body)
+                if not (out := self._respond(head.split(" ")[:2], body)):
+                    break
+                if not self.keeps:
+                    writer.write(out.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+                    break
+                if owed is not None and self.packet == "one":
+                    out, owed = owed + out, None
                 writer.write(out if owed is None else owed)
                 owed = None if owed is None else out
                 if head.startswith("post") and self.sent.total() == self.after:
@@ -83,7 +109,9 @@ class Service:
             card_id = f"c{len(self.cards)}"
             card = {"id": card_id, "name": fields["name"], "desc": fields["desc"], "idList": "one"}
             self.cards[card_id] = card
-            return response(200, {**card, "name": self.show(card["name"])})
+            shown_card = {**card, "name": self.show(card["name"])}
+            return response(200, {name: value for name, value in shown_card.items() if not (self.hides_desc and name == "desc")})
+        self.reads += 1
         if path.endswith("/lists"):
             return response(200, [{"id": "one", "name": "one", "closed": False}])
         shown = [{**card, "name": self.show(card["name"])} for card in self.cards.values()]
@@ -178,27 +206,157 @@ async def test_names_that_only_some_rows_keep_are_no_proof_of_another(tmp_path: 
     assert (report.created, report.failed, service.connections) == (39, 1, 1)
 
 
-async def test_a_repeated_identifier_shows_it_where_names_are_changed(tmp_path: Path) -> None:
-    """Only few rows before it are in doubt."""
-    service = Service("repeated", after=20, show=str.upper)
+CHANGES: dict[str, Callable[[str], str]] = {
+    "upper": str.upper,
+    "suffix": lambda name: f"{name} (new)",
+    "cut": lambda name: name[:5],
+    "none": lambda name: "",
+}
+
+
+@pytest.mark.parametrize("hides_desc", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("packet", ["later", "one"])
+async def test_one_response_too_many_makes_no_result_wrong_where_each_name_is_changed(
+    packet: Literal["later", "one"], change: str, hides_desc: bool, tmp_path: Path
+) -> None:
+    """Also not if it is among the last, or comes in one packet with another. Few rows are unknown."""
+    for stray, (concurrency, marker, after) in product(STRAYS, ((8, True, 9), (1, None, 39))):
+        refused = {f"text {row}" for row in (3, 11, 12, 20, 33)}
+        service = Service(stray, after, refused, CHANGES[change], hides_desc, packet)
+        journal = tmp_path / f"{stray} {after}"
+        async with service.session() as session:
+            for _ in range(3):
+                results, _ = await run(service, rows(), session, concurrency=concurrency, marker=marker, journal=journal)
+                for result in results:
+                    made = [card["id"] for card in service.cards.values() if result.draft.desc in card["desc"].split("\n")]
+                    assert len(made) <= 1
+                    assert result.state != "failed" or not made
+                    assert result.card is None or made == [result.card.id]
+                service.refused = set()
+        assert len(results) == 40
+        assert {result.state for result in results} <= {"already", "unknown"}
+        assert sum(result.state == "unknown" for result in results) <= (33 if hides_desc and marker is None else 3)
+
+
+@pytest.mark.parametrize("after", [9, 39])
+@pytest.mark.parametrize("packet", ["later", "one"])
+@pytest.mark.parametrize("stray", STRAYS)
+async def test_it_makes_none_wrong_without_a_board_either(stray: str, packet: Literal["later", "one"], after: int) -> None:
+    """Rows that nothing proves are unknown."""
+    service = Service(stray, after, {"text 3", "text 11", "text 38"}, str.upper, hides_desc=True, packet=packet)
     async with service.session() as session:
-        results, report = await run(service, rows(), session, marker=True)
-    assert all(result.card is None or service.cards[result.card.id]["name"] == result.draft.name for result in results)
-    assert report.failed == 0
-    assert report.created + report.unknown == 40
-    assert report.audit.recovered == 9
+        results, report = await run(service, rows(), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert report.created + report.failed + report.unknown == 40
+
+
+@pytest.mark.parametrize("hides_desc", [False, True])
+async def test_a_service_that_changes_each_name_leaves_no_row_unknown(hides_desc: bool, tmp_path: Path) -> None:
+    """Descriptions prove responses. Where they are not shown either, a connection is asked once for many rows."""
+    service = Service(refused={"text 7"}, show=str.upper, hides_desc=hides_desc)
+    async with service.session() as session:
+        results, report = await run(service, rows(number=70), session, journal=tmp_path / "journal")
+    check(service, results)
+    assert (report.created, report.failed, report.unknown, service.connections) == (69, 1, 0, 1)
+    assert service.reads == 3 + (4 if hides_desc else 0)  # the lists, the cards, and the cards again for the audit
+
+
+async def test_connections_that_the_service_closes_need_no_proof() -> None:
+    """Nothing can come over them that belongs to another request."""
+    service = Service(show=str.upper, hides_desc=True, refused={"text 7"}, keeps=False)
+    async with service.session() as session:
+        results, report = await run(service, rows(), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert (report.created, report.failed, service.reads) == (39, 1, 0)
 
 
 async def test_rows_have_results_before_the_run_ends_where_names_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only few responses wait for a proof, for each connection and in total."""
-    monkeypatch.setattr(_order, "_MOST_CONNECTIONS", 1)
-    service, seen = Service(show=str.upper), list[int]()
+    """Only few responses wait for a proof."""
+    monkeypatch.setattr(_order, "_MOST_OPEN", 4)
+    service, seen = Service(show=str.upper, hides_desc=True), list[int]()
     async with service.session() as session, session.cards.create_many(rows(), concurrency=4) as opened:
         async for _ in opened:
             seen.append(service.sent.total())
     assert len(seen) == 40
     assert seen[0] < 20
     assert opened.report.created == 40
+
+
+async def test_it_makes_none_wrong_if_aiohttp_reads_the_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stray response and the next one come in one packet."""
+    monkeypatch.setattr("boardclient._transport._pool.Pool._may_be_direct", False)
+    service = Service("400", 9, show=str.upper, hides_desc=True, packet="one")
+    async with service.session() as session:
+        results, report = await run(service, rows(), session)
+    check(service, results)
+    assert (report.created, report.failed) == (30, 0)
+
+
+async def test_a_service_without_reads_of_one_card_proves_no_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is asked while rows are sent, and at the end, and closed then."""
+    monkeypatch.setattr(_order, "_MOST_OPEN", 4)
+    service = Service(show=str.upper, hides_desc=True)
+    answer = service._respond
+    service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- no card is found
+        answer(line, body) if line[0] == "post" else response(404, {})
+    )
+    async with service.session() as session:
+        results, report = await run(service, rows(number=10), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert (report.created, report.unknown, service.connections) == (0, 10, 1)
+
+
+@pytest.mark.parametrize("fault", ["429", "closed"])
+async def test_a_connection_that_is_asked_in_vain_is_asked_again(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends has proven that nothing was left to come over it."""
+    monkeypatch.setattr(_board, "_PAUSE_SECONDS", 0.0)
+    service, faults = Service(show=str.upper, hides_desc=True), [b"" if fault == "closed" else response(429, {})]
+    answer = service._respond
+    service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- the first read fails
+        faults.pop() if line[0] == "get" and faults else answer(line, body)
+    )
+    async with service.session() as session:
+        results, report = await run(service, rows(number=10), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert report.created == 10
+    assert not faults
+
+
+async def test_a_connection_that_another_call_has_can_t_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its responses prove nothing until the call has ended."""
+    monkeypatch.setattr(_board, "_BUSY_SECONDS", 0.0)
+    service, calls = Service(show=str.upper, hides_desc=True, keeps=True), list[asyncio.Task[Card]]()
+    answer = service._respond
+    async with service.session(max_connections=1) as session:
+
+        def respond(line: list[str], body: bytes) -> bytes:
+            if "/held" in line[1]:
+                return b"HTTP/1.1 200 X\r\n"  # the rest never comes
+            if line[0] == "post" and service.sent.total() == 4:
+                calls.append(asyncio.create_task(session.cards.get("held")))
+            return answer(line, body)
+
+        service._respond = respond  # type: ignore[method-assign]  # -- a call begins while the last row is sent
+        results, report = await run(service, rows(number=5), session, board_id=None, unknown="report", settle=None)
+        check(service, results)
+        assert report.unknown == 5
+        with pytest.raises(TransportError):
+            await calls[0]
+
+
+async def test_connections_that_have_ended_are_forgotten_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The responses that came over them are believed: nothing is left to come."""
+    monkeypatch.setattr(_order, "_MOST_CONNECTIONS", 0)
+    service = Service(show=str.upper, hides_desc=True)
+    answer, number = service._respond, count()
+    service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- each second row ends its connection
+        b"" if next(number) % 2 else answer(line, body)
+    )
+    async with service.session() as session:
+        results, report = await run(service, rows(number=10), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert report.created == 5
 
 
 async def test_a_response_that_nothing_proves_is_no_result_if_its_card_does_not_exist() -> None:
@@ -212,8 +370,9 @@ async def test_a_response_that_nothing_proves_is_no_result_if_its_card_does_not_
 
 @pytest.mark.parametrize("status", [404, 401])
 async def test_a_card_that_can_t_be_read_makes_the_rows_of_its_connection_doubtful(status: int) -> None:
-    """The name of the last row is cut off, so that nothing proves its response. Refused credentials end the run."""
-    service = Service(show=lambda name: name[:6])
+    """The names of the last rows are cut off, so that nothing proves their responses. Refused credentials end the run."""
+    service = Service(show=lambda name: name[:6], hides_desc=True)
+    options: dict[str, Any] = {"board_id": None, "settle": None, "unknown": "report"}
     answer = service._respond
     service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- reads of one card fail
         response(status, {}) if "/cards/" in line[1] else answer(line, body)
@@ -221,16 +380,16 @@ async def test_a_card_that_can_t_be_read_makes_the_rows_of_its_connection_doubtf
     async with service.session() as session:
         if status == 401:
             with pytest.raises(AuthenticationError):
-                await run(service, rows(number=13), session)
+                await run(service, rows(number=13), session, **options)
             return
-        results, report = await run(service, rows(number=13), session)
+        results, report = await run(service, rows(number=13), session, **options)
     check(service, results)
     assert (report.created, report.unknown) == (10, 3)
 
 
 async def test_a_card_that_the_response_of_its_own_row_names_is_no_earlier_row_s() -> None:
     """The response to the earlier one shows another name, so that it waits for a proof, which is the other's."""
-    service, shown = Service(), list[str]()
+    service, shown = Service(hides_desc=True), list[str]()
 
     def show(name: str) -> str:
         shown.append(name)
@@ -252,15 +411,15 @@ async def test_a_card_that_the_response_of_its_own_row_names_is_no_earlier_row_s
 
 async def test_a_response_that_is_read_late_is_believed_no_more() -> None:
     """Tasks may resume in another order than that of the responses."""
-    order, connection = _order.ResponseOrder(lambda row: row.draft.desc), UsedConnection()
+    order, connection = _order.ResponseOrder(RowMarkers(None, b"")), UsedConnection()
     first, second, third = [Row(index, CardDraft(f"card {index}", "one")) for index in range(3)]
     assert order.judge(first, Card("c0", "card 0"), connection) == "proven"
-    assert [*order.add(_order.Response(3, third, Card("c2", "other")), connection)] == []
+    order.add(_order.Response(3, third, Card("c2", "other")), connection)
     assert [*order.prove(connection, 2)] == []
     assert order.judge(second, Card("c1", "card 2"), connection) == "foreign"
     assert [response.row for response in order.distrust(connection)] == [third]
     assert order.judge(second, Card("c1", "card 1"), connection) == "foreign"
-    assert order.is_empty
+    assert not order.connections
 
 
 async def test_a_lent_session_whose_connections_can_t_be_told_apart_ends_the_run() -> None:
@@ -274,13 +433,28 @@ async def test_a_lent_session_whose_connections_can_t_be_told_apart_ends_the_run
     assert service.sent.total() < 15
 
 
-async def test_leaving_a_run_gives_each_row_a_result_that_waits_for_a_proof(tmp_path: Path) -> None:
-    """A row that is left with an unproven response was created, as its response says."""
-    service = Service(show=str.upper)
+async def test_stopping_a_run_gives_each_row_a_result_that_waits_for_a_proof() -> None:
+    """A row was created, as its response says: its connection is asked."""
+    service = Service(show=str.upper, hides_desc=True)
     options: dict[str, Any] = {"concurrency": 1, "board_id": "b", "settle": 0.0}
-    async with service.session() as session, session.cards.create_many(iter(rows()), **options) as opened:
+    async with service.session() as session, session.cards.create_many(iter(rows(number=80)), **options) as opened:
         await anext(opened)
         opened.stop()
         await opened.wait()
     assert opened.report.created == len(service.cards)
     assert opened.report.unknown == 0
+
+
+async def test_leaving_a_run_leaves_rows_in_doubt_that_wait_for_a_proof() -> None:
+    """No request is sent any more that could prove their responses."""
+    service, left = Service(show=str.upper, hides_desc=True), asyncio.Event()
+
+    async def ten_rows() -> AsyncIterator[CardDraft]:
+        for draft in rows(number=10):
+            yield draft
+        left.set()
+        await asyncio.Event().wait()
+
+    async with service.session() as session, session.cards.create_many(ten_rows(), concurrency=1, unknown="report") as opened:
+        await left.wait()
+    assert (opened.report.created, opened.report.unknown) == (0, len(service.cards))

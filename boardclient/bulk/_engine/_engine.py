@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -52,6 +52,8 @@ _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
 _RESEND_SECONDS: Final = 0.5
 """The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
+_MOST_QUESTIONS: Final = 4
+"""For how many cards a connection is asked, until one response shows whether it is in step."""
 _LINE: Final = "POST /1/cards"
 _NOT_PROVEN: Final = "the board does not list it, and no longer listing has proven that the board lists every card"
 _NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
@@ -82,7 +84,9 @@ class Engine:
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
         self._probes: Probes | None = None
         self._reads_board = options.unknown == "reconcile"
-        self._order = ResponseOrder(self._reconciler.markers.description)
+        self._order = ResponseOrder(self._reconciler.markers)
+        self._to_prove: list[UsedConnection] = []  # the connections of which too many responses wait for a proof
+        self._latest = ""  # the last card that was created
 
         # Each row that waits is in one of these places.
         self._ready = deque[Row]()  # rows to be sent: those that were put off, the longest ago first, then the others
@@ -325,7 +329,9 @@ class Engine:
         elif connection is None:
             self._confirm(row, card)
         elif verdict == "open":
-            self._believe(self._order.add(UnprovenResponse(options.response_number, row, card), connection))
+            if self._hold.is_disturbed:
+                self._note_accepted(row)  # whichever request was accepted
+            self._keep(UnprovenResponse(options.response_number, row, card), connection)
         else:
             self._believe(self._order.prove(connection, options.response_number))
             self._confirm(row, card)
@@ -342,9 +348,37 @@ class Engine:
         """Return True if a response to another row has named a card."""
         return card_id in self._order.card_ids or card_id in self._ledger.seen
 
+    def _keep(self, response: UnprovenResponse, connection: UsedConnection) -> None:
+        """Keep a response until it is known whether its connection was in step."""
+        self._order.add(response, connection)
+        if self._order.needs_proof(connection):
+            self._to_prove.append(connection)
+        for ended in self._order.ended(connection):
+            self._end_connection(ended, is_in_step=not (ended.has_surplus or self._order.is_out_of_step(ended)))
+
+    def _end_connection(self, connection: UsedConnection, *, is_in_step: bool) -> None:
+        """Believe the responses of a connection, or distrust them."""
+        if is_in_step:
+            self._believe(self._order.prove(connection, connection.responses + 1))
+        else:
+            self._distrust(connection, DecodeError(f"{_LINE}: nothing proves that the response is that to its row", "", _LINE))
+
+    async def _prove(self, connections: list[UsedConnection], *, is_end: bool = True) -> None:
+        """Find out whether connections are in step. At the end those are not of which that can't be found out."""
+        while connections:
+            connection = connections.pop()
+            ids = islice(dict.fromkeys([*filter(None, [self._latest]), *sorted(self._order.card_ids)]), _MOST_QUESTIONS)
+            is_in_step: bool | None = True
+            if self._order.has_at_stake(connection):
+                is_in_step = await self._board.is_in_step(connection, [*ids])
+            elif is_end:  # all its rows are in doubt: what is read now comes over another
+                connection.distrust()
+            if is_in_step is not None or is_end:
+                self._end_connection(connection, is_in_step=bool(is_in_step))
+
     def _believe(self, responses: Iterable[UnprovenResponse]) -> None:
         """Take responses for those to their rows."""
-        for _, row, card in responses:
+        for _, row, card, _ in responses:
             row.is_unproven = False
             if card is None:
                 continue
@@ -357,14 +391,20 @@ class Engine:
 
     def _distrust(self, connection: UsedConnection, error: BoardClientError) -> None:
         """Close a connection that is out of step. Its rows since the last one that is proven are in doubt."""
-        for _, row, card in self._order.distrust(connection):
+        for _, row, card, _ in self._order.distrust(connection):
             row.is_unproven = False
-            if card is not None or row.state == "refused":
-                if card is None:
-                    self._refused.remove(row)
+            if card is not None or self._take_back(row):
                 self._doubt(row, error)
         if not connection.distrust():
             self.halt(_waited(error, "its connection can't be told from others and closed"))
+
+    def _take_back(self, row: Row) -> bool:
+        """Take a row out of the places where it waits after it was refused. Return False if it is in none."""
+        for place in (self._refused, self._failed, self._to_check, self._to_send_again):
+            if row in place:
+                place.remove(row)
+                return True
+        return False
 
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Note that the response to a row was perhaps another's."""
@@ -379,6 +419,7 @@ class Engine:
         if self._reads_board:
             self._has_grown = True
             self._reconciler.note_created(row, card.id)
+        self._latest = card.id
         self._happen(row, "created", card)
 
     def _note_accepted(self, row: Row) -> None:
@@ -417,8 +458,9 @@ class Engine:
                 row.error = failure
         self._happen(row, event, pause=pause or 0.0)
         if options is not None and options.connection is not None:  # a later response may show that it was to another request
-            row.is_unproven = row.state == "refused"
-            self._believe(self._order.add(UnprovenResponse(options.response_number, row, None), options.connection))
+            row.is_unproven = event.startswith("refused")
+            response = UnprovenResponse(options.response_number, row, None, matters=event != "put off")
+            self._keep(response, options.connection)
         self._note_change()
 
     def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
@@ -537,10 +579,20 @@ class Engine:
             else:
                 self._note_failure(row, failure, options)
                 failure = None  # its traceback holds this frame
+            if self._to_prove:
+                await self._prove_some()
             if self._hold.reason is not None:
                 self._hold.release()
             if self._idle:
                 self._dispatch()
+
+    async def _prove_some(self) -> None:
+        """Ask for proofs while rows are sent."""
+        self._busy += 1
+        try:
+            await self._prove(self._to_prove, is_end=False)
+        finally:
+            self._busy -= 1
 
     async def _next(self) -> Row | None:
         """Wait for a row to send, and return it. None if the run is halted."""
@@ -623,8 +675,9 @@ class Engine:
         while True:
             if not self._is_quiet:
                 await self._wait_for_change()
-            elif not self._order.is_empty:
-                await self._release_responses()
+            elif connections := self._order.connections:  # nothing more will come over them soon that proves their responses
+                await asyncio.sleep(0)  # what has come already is read
+                await self._prove(connections)
             elif self._to_send_again:
                 await self._admit_refused()
             elif self._to_check:
@@ -655,14 +708,6 @@ class Engine:
         # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
         if reads_at_end or self._failed:
             await self._audit()
-
-    async def _release_responses(self) -> None:
-        """Believe responses that nothing has proven, since no more will come soon, unless their cards do not exist."""
-        card_ids = sorted(self._order.card_ids) if self._reads_board and self._order.has_proof else []
-        gone = {card_id for card_id in card_ids if not await self._board.has_card(card_id)}
-        for connection in self._order.connections_of(gone):
-            self._distrust(connection, DecodeError(f"{_LINE}: the response names a card that can't be read", "id", _LINE))
-        self._believe(self._order.release())
 
     async def _audit(self) -> None:
         """Read the board, and end the rows that have failed: a service may have done what it refused."""
@@ -807,6 +852,8 @@ class Engine:
         """Complete what was sent, and end the lives of all other rows."""
         while self._busy:
             await self._wait_for_change()
+        with contextlib.suppress(BoardClientError):
+            await self._prove(self._order.connections)
         why, error = "the run was stopped", self._tally.error
         if error is not None:
             why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
@@ -815,7 +862,10 @@ class Engine:
 
     def _end_lives(self, why: str) -> None:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
-        self._believe(self._order.release())
+        for connection in self._order.connections:
+            for _, row, card, _ in self._order.prove(connection, connection.responses + 1):
+                if card is not None:
+                    self._doubt(row, BoardClientError(f"{_LINE}: {why} before the response was proven", Effect.UNKNOWN))
         for timer in self._paused.values():
             timer.cancel()
         places = (self._ready, self._paused, self._refused, self._failed, self._doubted, self._open_rows)

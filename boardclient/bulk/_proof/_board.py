@@ -8,7 +8,8 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 import attrs
 
@@ -17,11 +18,12 @@ from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
+from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import FIELDS, IdSet, shown_fields
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
-from boardclient.errors import BoardClientError, Effect, NotFoundError
+from boardclient.errors import ApiError, BoardClientError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -29,6 +31,8 @@ R = TypeVar("R")
 
 _PAUSE_SECONDS: Final = 1.0
 """The pause before the board is read again after a 429 that names none."""
+_BUSY_SECONDS: Final = 0.05
+"""The pause before a connection is tried again that another request has."""
 _MOST_ASKED: Final = 100
 """How many missing cards are read, each time the board is read."""
 
@@ -366,14 +370,37 @@ class RunBoard:
             self._deleted.add(card_id)
         return False
 
-    async def has_card(self, card_id: str) -> bool:
-        """Return True if a card can be read: the response names it."""
-        try:
-            return (await self._read(operations.READ_CARD.request(card_id), _itself)).id == card_id
-        except BoardClientError as error:
-            if ends_run(error):
-                raise
-            return False
+    async def is_in_step(self, connection: UsedConnection, card_ids: Iterable[str]) -> bool | None:
+        """Return False if a connection has more responses than requests, and None if that was not found out.
+
+        The response to the next request shows it: it is another if one was left. Each try asks for something else, so that it is
+        not that to the last one. A connection that is closed is in step if nothing was left by then.
+
+        Raises:
+            BoardClientError: an error that ends the run.
+        """
+        lists = [] if self.board_id is None else [operations.BOARD_LISTS.request(self.board_id)]
+        for request in chain[Request[Any]](lists, map(operations.READ_CARD.request, card_ids)):
+            if connection.has_surplus:
+                return False
+            if (is_next := connection.use_next()) is None:
+                return True
+            number, options, pause = connection.responses, CallOptions(is_of_run=True), 0.0 if is_next else _BUSY_SECONDS
+            try:
+                value = await self._pipeline.call(request, options) if is_next else None
+                is_own = isinstance(value, list) or (value is not None and value.id == request.identifier)
+            except BoardClientError as error:
+                if ends_run(error):
+                    raise
+                value, is_own = error, False
+                pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
+            if options.connection is connection and options.response_number == number + 1:
+                if is_own:
+                    return True
+                if not isinstance(value, ApiError):
+                    return False
+            await asyncio.sleep(pause)
+        return False if connection.has_surplus else None
 
     async def _is_gone(self, card_id: str) -> bool:
         """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""
