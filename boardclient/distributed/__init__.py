@@ -16,7 +16,7 @@ with requires_extra("workers", "boardclient.distributed"):
     from boardclient.distributed._plan import Job, open_job, plan, plan_many
     from boardclient.distributed._status import PartStatus, drain, report, results, status
     from boardclient.distributed._token_store import SqlTokenStore
-    from boardclient.distributed._work import import_batch, import_part, import_part_now, reconcile
+    from boardclient.distributed._work import import_batch, import_batch_now, import_part, import_part_now, reconcile
 
 __all__ = [
     "Job",
@@ -24,6 +24,7 @@ __all__ = [
     "SqlTokenStore",
     "drain",
     "import_batch",
+    "import_batch_now",
     "import_part",
     "import_part_now",
     "open_job",

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -140,9 +140,23 @@ def import_part_now(job: Job, part: int, **options: Any) -> None:
     Raises:
         RuntimeError: an event loop runs in this thread.
     """
+    _now(import_part, job, part, **options)
+
+
+def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+    """Create the cards of a batch once, as `import_batch` does, from a plain function.
+
+    Raises:
+        RuntimeError: an event loop runs in this thread.
+    """
+    return _now(import_batch, job, key, rows, **options)
+
+
+def _now(work: Callable[..., Coroutine[Any, Any, R]], *given: Any, **options: Any) -> R:
     if asyncio._get_running_loop() is not None:
-        raise RuntimeError("import_part_now can't run where an event loop runs: await import_part(job, part) instead")
-    run_here(import_part(job, part, **options))
+        name = work.__name__
+        raise RuntimeError(f"{name}_now can't run where an event loop runs: await {name}(…) instead")
+    return run_here(work(*given, **options))
 
 
 async def import_batch(

@@ -38,8 +38,10 @@ from boardclient.distributed import (
     Job,
     SqlTokenStore,
     drain,
+    import_batch_now,
     import_part,
     import_part_now,
+    open_job,
     plan,
     plan_many,
     report,
@@ -428,10 +430,22 @@ async def test_a_plain_function_runs_a_part_with_a_session_of_its_own(board: Boa
     assert await board.cards() == Counter(f"card {n}" for n in range(20))
 
 
+async def test_a_plain_function_delivers_a_batch(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again it creates nothing."""
+    for name, value in board.service.environment.items():
+        monkeypatch.setenv(name, value)
+    job = await open_job(board.board_id, board.ledger)
+    found = [await asyncio.to_thread(import_batch_now, job, "a", board.drafts(5), concurrency=2) for _ in range(2)]
+    assert [(one.created, one.already) for one in found] == [(5, 0), (0, 5)]
+    assert await board.cards() == Counter(f"card {n}" for n in range(5))
+
+
 async def test_a_plain_function_says_what_to_await_where_a_loop_runs(board: Board) -> None:
     job = await board.plan(board.drafts(1), parts=1)
-    with pytest.raises(RuntimeError, match=r"await import_part\(job, part\) instead"):
+    with pytest.raises(RuntimeError, match=r"await import_part\(…\) instead"):
         import_part_now(job, 0)
+    with pytest.raises(RuntimeError, match=r"await import_batch\(…\) instead"):
+        import_batch_now(job, "a", board.drafts(1))
     assert await board.cards() == Counter()
 
 
