@@ -11,7 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import aioresponses.core
@@ -22,6 +22,9 @@ from virtual_loop import Clock
 
 from boardclient import retry
 from boardclient.testing import BoardService
+
+if TYPE_CHECKING:
+    from recipe_helpers import Recipe
 
 _HERE = Path(__file__).parent
 _FULL = {
@@ -38,6 +41,8 @@ _FULL = {
     )
 }
 """What only the full suite runs: it needs the group `full` of pyproject.toml or a browser, or takes minutes."""
+_ENGINES = _HERE / "engines"
+"""What only `--engines` runs: it needs the group `engines`, of 1.3 GB."""
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -46,6 +51,7 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the full suite."""
     parser.addoption("--full", action="store_true", help="run also what needs the group `full`, a browser, or minutes")
+    parser.addoption("--engines", action="store_true", help="run what needs the group `engines`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +73,8 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what only the full suite runs without importing it."""
+    if collection_path == _ENGINES:
+        return None if config.option.engines else True
     return True if collection_path in _FULL and not config.option.full else None
 
 
@@ -187,6 +195,25 @@ class RawServer:
 def raw_server() -> RawServer:
     """Give a server below HTTP."""
     return RawServer()
+
+
+@pytest.fixture(params=["recipe", "naive twin"])
+def make_recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Recipe]]:
+    """Give a function that makes the recipe of a section of docs/engines.md, or its naive twin, in a folder."""
+    from recipe_helpers import Recipe  # needs the group `full`
+
+    made: list[Recipe] = []
+    with BoardService(latency=0.01) as service:
+
+        def make(title: str) -> Recipe:
+            made.append(Recipe(title, tmp_path, service, request.param == "naive twin"))
+            return made[-1]
+
+        try:
+            yield make
+        finally:
+            for recipe in made:
+                recipe.close()
 
 
 @pytest.fixture(autouse=True)

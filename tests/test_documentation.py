@@ -39,6 +39,8 @@ _PACKAGES = (
 )
 _FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 
+_ENGINES = re.compile(r"^\s*(?:from|import) (?:airflow|dlt|pyspark|ray)\b", re.MULTILINE)  # tests/engines runs their programs
+
 
 def _is_of_pytest(source: str) -> bool:
     return "\nasync def test_" in source
@@ -48,6 +50,7 @@ _PROGRAMS = [
     pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) or _is_of_pytest(code) else [])
     for page, text in _PAGES.items()
     for number, code in enumerate(_blocks("python", text))
+    if not _ENGINES.search(code)
 ]
 
 
