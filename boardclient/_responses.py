@@ -18,7 +18,7 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _wire
-from boardclient._transport._values import RawResponse
+from boardclient._transport._values import SUCCESSES, RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -153,6 +153,11 @@ class Response(RawResponse):
     """
 
     request: str = attrs.field(default="", eq=False)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return self.status in SUCCESSES
 
     def json(self) -> JsonValue:
         """Return the JSON value of the body.

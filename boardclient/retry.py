@@ -206,17 +206,11 @@ class Policy:
             why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
             raise TypeError(why) from None
         self._retrying = retrying
-        self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
+        self.budgets: Final = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled: Final[bool] = retrying.enabled
         self.sees_first_attempt: Final[bool] = retrying.before is not tenacity.before_nothing or not _sees_only_failures(
             retrying.retry
         )
-
-    def earn(self) -> None:
-        """Give the budgets the tokens of a call that succeeded at once."""
-        for part in self._budgets:
-            if part.tokens < part.capacity:
-                part.give_back(None)
 
     async def drive(
         self, name: str, attempt: Attempted[T], may_pause: MayPause, first: BoardClientError | None = None, seconds: float = 0.0
@@ -247,7 +241,7 @@ class Policy:
             if type(error) is not tenacity.RetryError:
                 raise
         finally:
-            for part in self._budgets:
+            for part in self.budgets:
                 part.take_back(state)
         raise _last_error(state)
 
@@ -269,7 +263,7 @@ class Policy:
                     await pause
             else:
                 if _failure(state) is None:  # after a failure the value is that of a `retry_error_callback`
-                    for part in self._budgets:
+                    for part in self.budgets:
                         part.give_back(state)
                 return cast("T", step)
 

@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 def interpret(request: Any, response: RawResponse, now: float) -> Any:
     """Return the value of a response, or its error if there was no earlier attempt."""
-    if not response.is_success:
+    if not 200 <= response.status < 300:
         return ops.outcome_of(request, response, Effect.NOT_SENT, now, "the service")
     try:
         return request.operation.read(response, request)

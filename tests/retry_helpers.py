@@ -77,7 +77,8 @@ async def call(retrying: AsyncRetrying | Policy, outcomes: list[Any], script: Sc
     if not policy.sees_first_attempt:
         outcome = await script.attempt()
         if not isinstance(outcome, BoardClientError):
-            policy.earn()
+            for budget in policy.budgets:
+                budget.give_back(None)
             return outcome
         first = outcome
     return await driven(policy, script.attempt, script.may_pause, first, time.monotonic() - started)

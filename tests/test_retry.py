@@ -186,7 +186,7 @@ async def test_the_default_heeds_retry_after_up_to_twenty_seconds() -> None:
 def test_each_default_has_a_budget_of_its_own() -> None:
     """Two defaults share nothing, and each has one budget of 500 tokens; successes at once do not enter tenacity."""
     policies = [Policy(default()) for _ in range(2)]
-    budgets = [policy._budgets for policy in policies]
+    budgets = [policy.budgets for policy in policies]
     assert [[tokens.tokens for tokens in each] for each in budgets] == [[500], [500]]
     assert budgets[0][0] is not budgets[1][0]
     assert not any(policy.sees_first_attempt for policy in policies)

@@ -71,21 +71,21 @@ async def lost_row(service: BoardService) -> set[tuple[str, str]]:
 
 
 async def test_a_card_passes_few_modules(service: BoardService) -> None:
-    """Creating a card passes at most 13 modules and 46 functions, 10 of which the parser of the response calls."""
+    """Creating a card passes at most 11 modules and 44 functions, 10 of which the parser of the response calls."""
     passed = await card(service)
-    assert len(modules(passed)) <= 13, modules(passed)
-    assert len(passed) <= 46, sorted(passed)
+    assert len(modules(passed)) <= 11, modules(passed)
+    assert len(passed) <= 44, sorted(passed)
 
 
 async def test_a_renewal_passes_few_modules(service: BoardService) -> None:
-    """A card whose token has expired passes at most 25 modules."""
+    """A card whose token has expired passes at most 22 modules."""
     ordinary = await card(service)
     passed = await renewal(service)
     assert {*modules(passed)} > {*modules(ordinary)}
-    assert len(modules(passed)) <= 25, modules(passed)
+    assert len(modules(passed)) <= 22, modules(passed)
 
 
 async def test_a_lost_row_passes_few_modules(service: BoardService, passing_time: object) -> None:
-    """A row whose response is lost passes at most 35 modules, until its card is found."""
+    """A row whose response is lost passes at most 33 modules, until its card is found."""
     passed = await lost_row(service)
-    assert len(modules(passed)) <= 35, modules(passed)
+    assert len(modules(passed)) <= 33, modules(passed)

@@ -19,6 +19,7 @@ from boardclient._transport._addresses import check_proxy, check_root, check_url
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import (
     FORM_TYPE,
+    SUCCESSES,
     RawResponse,
     Settings,
     TransportResult,
@@ -267,7 +268,7 @@ def _end_form(activity: Activity, outcome: TransportResult, http_version: tuple[
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
         activity.http_version = http_version
-        activity.why = "success" if outcome.is_success else f"status {outcome.status}"
+        activity.why = "success" if outcome.status in SUCCESSES else f"status {outcome.status}"
     else:
         activity.effect, activity.why = outcome.effect, outcome.words(host_of(activity.root))
     activity.end()

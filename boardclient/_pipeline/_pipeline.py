@@ -81,7 +81,7 @@ class Pipeline:
         self._in_flight, self._root = exchange.in_flight, exchange.base_url
         self._guarded_provider = GuardedProvider(self.provider, exchange)
         self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
-        self._earn = _nothing if policy is None else policy.earn
+        self._budgets = () if policy is None else policy.budgets
         self._sees_first = policy is not None and policy.sees_first_attempt
 
     # --- a call, from its beginning to its end
@@ -254,7 +254,8 @@ class Pipeline:
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)
-            outcome = outcome_of(request, response, context.effect, time(), self.exchange.host)
+            earlier = Effect.worst([attempt.effect for attempt in context.attempts])
+            outcome = outcome_of(request, response, earlier, time(), self.exchange.host)
             return self._record(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
@@ -350,6 +351,12 @@ class Pipeline:
 
             call.note(call.event(RetryScheduled, attempt=last.number, pause_seconds=seconds, why=last.why))
 
+    def _earn(self) -> None:
+        """Give the budgets of the policy what a call that succeeds at once is worth."""
+        for budget in self._budgets:
+            if budget.tokens < budget.capacity:
+                budget.give_back(None)
+
     # --- what bulk runs need of a session
 
     def withdraw(self, options: Collection[CallOptions]) -> None:
@@ -381,10 +388,6 @@ def _is_left_to_run(request: Request[Any], context: CallContext, error: BoardCli
     if error is None or is_throttling(error):
         return True
     return not request.repeatable and error.effect in {Effect.UNKNOWN, Effect.DONE}
-
-
-def _nothing() -> None:
-    """Do nothing after a success: there is no policy."""
 
 
 def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> BoardClientError:

@@ -30,6 +30,7 @@ from boardclient._transport._values import (
     CREDENTIAL_NAMES,
     FORM_TYPE,
     LARGE_BODY_BYTES,
+    SUCCESSES,
     Progress,
     RawResponse,
     RequestHeaders,
@@ -303,7 +304,7 @@ class ShownResponse(aiohttp.ClientResponse):
     def _show(self, received: RawResponse, outgoing: Outgoing) -> None:
         """Leave nothing in the response that instruments may not see."""
         forms = forms_of(secrets_of(outgoing.url, outgoing.body, outgoing.content_type))
-        is_token = outgoing.content_type == FORM_TYPE and outgoing.body is not None and received.is_success
+        is_token = outgoing.content_type == FORM_TYPE and outgoing.body is not None and received.status in SUCCESSES
         headers, body = shown_response(received.headers, received.body, forms, is_token=is_token)
         self._headers = CIMultiDictProxy(headers)
         self._cache = {}  # of properties that were asked for before

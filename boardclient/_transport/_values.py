@@ -194,11 +194,6 @@ class RawResponse:
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes = attrs.field(repr=False)
 
-    @property
-    def is_success(self) -> bool:
-        """Whether the status is 2xx."""
-        return self.status in SUCCESSES
-
 
 @attrs.frozen
 class TransportFailure:
