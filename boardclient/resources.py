@@ -18,7 +18,7 @@ from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Mem
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
-    from boardclient.bulk._options import BulkOptions
+    from boardclient.bulk._engine._places import BulkOptions
     from boardclient.bulk.undo import Undo
     from boardclient.events import BulkProgress
 
@@ -259,7 +259,7 @@ class Cards(_Resource):
             from boardclient.distributed._work import create_once
 
             return await create_once(self._pipeline, draft, board_id, reference, ledger, settle=settle, probe=probe)
-        from boardclient.bulk._options import make_options
+        from boardclient.bulk._run import make_options
 
         options = make_options(
             self._pipeline,
@@ -412,7 +412,7 @@ class Cards(_Resource):
         Raises:
             TypeError, ValueError: an option can't work.
         """
-        from boardclient.bulk._options import make_options
+        from boardclient.bulk._run import make_options
 
         options = make_options(
             self._pipeline,

@@ -298,7 +298,7 @@ class AsyncSession:
             Exception: any error that the input raises, after the results of the items before it.
         """
         from boardclient.bulk._map import map_calls  # for those who use it
-        from boardclient.bulk._options import check_count
+        from boardclient.bulk._run import check_count
 
         check_count(concurrency, "concurrency")
         return map_calls(self._pipeline, function, items, concurrency)

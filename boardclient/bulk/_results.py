@@ -165,12 +165,13 @@ def _row_name(result: CardResult) -> str:
 class Results:
     """Results in the order of completion. Any number of tasks may take them.
 
-    Owned by a run, which closes the queue after the last result. `taken` is called when results were taken.
+    Owned by a run, which closes the queue after the last result.
     """
 
-    def __init__(self, taken: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         self.untaken: deque[Values] = deque()
-        self._taken = taken
+        self.on_take: Callable[[], object] = lambda: None
+        """Called when results were taken."""
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -197,7 +198,7 @@ class Results:
     def take(self) -> CardResult:
         """Remove and return the oldest result. The queue must not be empty."""
         result = CardResult(*self.untaken.popleft())
-        self._taken()
+        self.on_take()
         return result
 
     def take_all(self) -> list[CardResult]:
@@ -209,7 +210,7 @@ class Results:
     def discard_all(self) -> None:
         """Remove all results."""
         self.untaken.clear()
-        self._taken()
+        self.on_take()
 
 
 class Snapshot(NamedTuple):

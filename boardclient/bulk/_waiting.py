@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
@@ -214,11 +215,10 @@ class Turns:
     """
 
     def __init__(self, pipeline: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
-        limiter = pipeline.limiter
+        self._limiter = limiter = pipeline.limiter
         self.pace: Pace | None = None
         self.slots = pipeline.slots
         self.limiter = None if limiter is None else GuardedLimiter(limiter)
-        self.queue = FifoSemaphore(lambda: _most_queued(limiter))
         self.hold = hold
         self.waiting = 0
         """How many requests wait for their turns."""
@@ -230,6 +230,11 @@ class Turns:
         """How many requests had ended when the rate was last measured, and when."""
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
+
+    @cached_property
+    def queue(self) -> FifoSemaphore:
+        """Where the requests stand that wait for the session's limiter and are not in its queue yet."""
+        return FifoSemaphore(lambda: _most_queued(self._limiter))
 
     def must_wait(self) -> bool:
         """Whether a request may have to wait."""

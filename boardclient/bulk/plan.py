@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from boardclient.bulk._content import REMOVABLE, Content, EqualCards
 from boardclient.bulk._life import RowAction, RowKey
-from boardclient.bulk._options import journal_identity
+from boardclient.bulk._run import journal_identity
 from boardclient.bulk.journal import Rehearsal, adopt, read_rows, rehearsed
 from boardclient.models import Card, CardDraft
 

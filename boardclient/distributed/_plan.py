@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, checked_location, takes_location
 from boardclient._redaction import takes_secrets
-from boardclient.bulk._options import check_count, check_settle
+from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._tables import CLOSING, digest_rows, dump_drafts, events, jobs, parts
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier

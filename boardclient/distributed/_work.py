@@ -26,7 +26,7 @@ from boardclient._responses import moment_in
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._content import Content
 from boardclient.bulk._ledger import Doubt
-from boardclient.bulk._options import check_count, make_options
+from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
 from boardclient.distributed._parts import (
     BATCH,

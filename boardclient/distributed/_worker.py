@@ -27,7 +27,7 @@ from boardclient._environment import optional, required
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import IdSet
-from boardclient.bulk._options import journal_identity
+from boardclient.bulk._run import journal_identity
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.distributed._parts import Heartbeat
 from boardclient.distributed._plan import Job

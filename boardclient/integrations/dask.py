@@ -16,7 +16,7 @@ import attrs
 
 from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
-from boardclient.bulk._options import check_count
+from boardclient.bulk._run import check_count
 from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, status
 from boardclient.distributed._work import check_worker
 from boardclient.events import BulkProgress

@@ -184,7 +184,7 @@ async def test_refused_rows_have_a_result_while_the_input_waits(world: World) ->
 
 async def test_only_so_many_refused_rows_wait_for_their_results(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the board is read for them, so that memory stays flat."""
-    monkeypatch.setattr("boardclient.bulk._engine._engine._MOST_REFUSED", 3)
+    monkeypatch.setattr("boardclient.bulk._engine._places._MOST_REFUSED", 3)
     names = "abcdefghijklmnop"
     results, report = await run(world, names, kept_out="bdfhjln", refused="ai")
     states = {name: result.state for name, result in results.items()}

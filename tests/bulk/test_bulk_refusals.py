@@ -104,7 +104,7 @@ async def test_what_was_refused_before_is_not_kept_without_a_limit(
     moments: Moments, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An input is consumed lazily, however much of it an earlier run saw refused."""
-    monkeypatch.setattr("boardclient.bulk._engine._engine._MOST_REFUSED", 8)
+    monkeypatch.setattr("boardclient.bulk._engine._places._MOST_REFUSED", 8)
     memory, rows = await refused_before(moments, path, 400)
     taken = 0
 

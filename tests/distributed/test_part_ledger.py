@@ -19,7 +19,8 @@ from boardclient import Card, CardDraft, JournalError
 from boardclient._database import Database
 from boardclient._operations import ADD_CARD
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk import BulkAudit, BulkReport, IdSet
+from boardclient.bulk import BulkAudit, BulkReport
+from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report

@@ -67,6 +67,8 @@ class Reconciler:
         self.probes: Probes | None = None
         """None in a run that sends none, if no earlier one has left any."""
         self._sends_probes = sends_probes
+        self.has_grown = False
+        """Whether a card was created since the board was read."""
         self._samples = Samples()
         self._recovered = 0
         """How many rows in doubt were found."""
@@ -85,11 +87,28 @@ class Reconciler:
         self.unaccounted: dict[str, int] = {}
         """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
 
+    async def load_probes(self) -> None:
+        """Find out which probes earlier runs have left. They are deleted by this one, even if it sends none."""
+        earlier = await self._ledger.probes()
+        if self._sends_probes or earlier:
+            self.probes = Probes(self._board, self._ledger, earlier)
+
+    def left_probes(self) -> tuple[Card, ...]:
+        """Return the cards of probes that can't be deleted."""
+        return () if self.probes is None else tuple(self.probes.left.values())
+
     def note_created(self, row: Row, card_id: str) -> None:
         """Note that the card of a row was created just now."""
         self._board.created_at = asyncio.get_running_loop().time()
+        self.has_grown = True
         if not row.is_probe:
             self.note_known(row, card_id)
+
+    def note_probe(self, probe: Row, card: Card | None) -> None:
+        """Note that a probe was sent. `card` is None if its response did not come."""
+        assert self.probes is not None  # noqa: S101 -- they have made this one
+        self.has_grown = True
+        self.probes.note_sent(probe, card)
 
     def note_known(self, row: Row, card_id: str) -> None:
         """Note the card of a row, which an earlier run may have created."""
@@ -108,6 +127,7 @@ class Reconciler:
         Raises:
             BoardClientError: an error that ends the run. If the board can't be read for another reason, the findings say so.
         """
+        self.has_grown = False
         try:
             listing, missing = await self._read(rows, refused)
         except BoardClientError as error:

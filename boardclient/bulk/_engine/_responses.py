@@ -1,0 +1,229 @@
+"""What the responses to rows mean: whose card it is, whose fault a refusal is, and when a row is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from boardclient._pipeline._calls import CallOptions
+from boardclient._responses import add_words, is_throttling, moment_in
+from boardclient._transport._values import UsedConnection
+from boardclient.bulk._engine._places import Lives, Parts
+from boardclient.bulk._life import Row, event_of
+from boardclient.bulk._proof._order import Response, ResponseOrder, Verdict
+from boardclient.bulk._waiting import PATIENCE_SECONDS, pause_before, retry_after_of
+from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
+from boardclient.models import Card, check_identifier
+
+_RESEND_SECONDS: Final = 0.5
+"""The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
+_MOST_QUESTIONS: Final = 4
+"""For how many cards a connection is asked, until one response shows whether it is in step."""
+CREATE: Final = "POST /1/cards"
+
+
+class Responses:
+    """Says what a response means for its row. Owned by its engine."""
+
+    def __init__(self, parts: Parts, lives: Lives) -> None:
+        self.order: Final = ResponseOrder(parts.reconciler.markers)
+        self.to_prove: Final[list[UsedConnection]] = []
+        """The connections of which too many responses wait for a proof."""
+        self._owner, self._options, self._ledger, self._tally = parts.owner, parts.options, parts.ledger, parts.tally
+        self._board, self._reconciler, self._turns, self._hold = parts.board, parts.reconciler, parts.turns, parts.turns.hold
+        self._lives, self._refused = lives, lives.places.refused
+        self._reads_board = parts.options.unknown == "reconcile"
+        self._loop = asyncio.get_running_loop()
+        self.lost_at: float = self._loop.time()
+        """When, on the loop's clock, a response was last lost. Requests of earlier runs were sent before."""
+        self._latest = ""
+        """The last card that was created."""
+
+    def note_created(self, row: Row, card: Card, options: CallOptions) -> None:
+        """Note the response to a row's request, and the attempts before, if there were any."""
+        attempts, connection = options.history, options.connection
+        if attempts:
+            self._tally.add_attempts(attempts)
+            attempts.clear()
+        else:
+            self._tally.requests += 1
+        verdict: Verdict = "proven" if connection is None else self.order.judge(row, card, connection)
+        why = None
+        if not (card.id.isalnum() or _is_usable(card.id)):
+            why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
+        elif self._is_another_s(row, card.id, is_proven=verdict == "proven"):
+            row.named, why = card.id, "the response names a card which is another row's or an older one"
+        elif verdict == "foreign":
+            why = "the response names the card of another row"
+        if why is not None:
+            error = DecodeError(f"{CREATE}: {why}", "id", CREATE)
+            if connection is not None and (verdict == "foreign" or (verdict == "open" and self._was_named(card.id))):
+                self._distrust(connection, error)
+            self.note_failure(row, error, options)
+        elif connection is None:
+            self._confirm(row, card)
+        elif verdict == "open":
+            if self._hold.is_disturbed:
+                self._note_accepted(row)  # whichever request was accepted
+            self._keep(Response(options.response_number, row, card), connection)
+        else:
+            self._believe(self.order.prove(connection, options.response_number))
+            self._confirm(row, card)
+
+    def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:
+        """Return True if a card that a response names is another row's or an older one. Claim it if the response is proven."""
+        if card_id in self._reconciler.unaccounted:
+            return True
+        if is_proven and not row.is_probe:
+            return not self._ledger.claim(card_id)
+        return card_id in self.order.card_ids or self._ledger.knows(card_id)
+
+    def _was_named(self, card_id: str) -> bool:
+        """Return True if a response to another row has named a card."""
+        return card_id in self.order.card_ids or card_id in self._ledger.seen
+
+    def _keep(self, response: Response, connection: UsedConnection) -> None:
+        """Keep a response until it is known whether its connection was in step."""
+        self.order.add(response, connection)
+        if self.order.needs_proof(connection):
+            self.to_prove.append(connection)
+        for ended in self.order.ended(connection):
+            self._end_connection(ended, is_in_step=not (ended.has_surplus or self.order.is_out_of_step(ended)))
+
+    def _end_connection(self, connection: UsedConnection, *, is_in_step: bool) -> None:
+        """Believe the responses of a connection, or distrust them."""
+        if is_in_step:
+            self._believe(self.order.prove(connection, connection.responses + 1))
+        else:
+            self._distrust(connection, DecodeError(f"{CREATE}: nothing proves that the response is that to its row", "", CREATE))
+
+    async def prove(self, connections: list[UsedConnection], *, is_end: bool = True) -> None:
+        """Find out whether connections are in step. At the end those are not of which that can't be found out."""
+        while connections:
+            connection = connections.pop()
+            ids = islice(dict.fromkeys([*filter(None, [self._latest]), *sorted(self.order.card_ids)]), _MOST_QUESTIONS)
+            is_in_step: bool | None = True
+            if self.order.has_at_stake(connection):
+                is_in_step = await self._board.is_in_step(connection, [*ids])
+            elif is_end:  # all its rows are in doubt: what is read now comes over another
+                connection.distrust()
+            if is_in_step is not None or is_end:
+                self._end_connection(connection, is_in_step=bool(is_in_step))
+
+    def _believe(self, responses: Iterable[Response]) -> None:
+        """Take responses for those to their rows."""
+        for _, row, card, _ in responses:
+            row.is_unproven = False
+            if card is None:
+                continue
+            if self._is_another_s(row, card.id, is_proven=True):
+                row.named = card.id
+                why = f"{CREATE}: the response names a card which is another row's or an older one"
+                self.note_failure(row, DecodeError(why, "id", CREATE))
+            else:
+                self._confirm(row, card)
+
+    def _distrust(self, connection: UsedConnection, error: BoardClientError) -> None:
+        """Close a connection that is out of step. Its rows since the last one that is proven are in doubt."""
+        for _, row, card, _ in self.order.distrust(connection):
+            row.is_unproven = False
+            if card is not None or self._lives.places.take_back(row):
+                self._doubt(row, error)
+        if not connection.distrust():
+            self._owner.halt(ended_by(error, "its connection can't be told from others and closed"))
+
+    def _doubt(self, row: Row, error: BoardClientError) -> None:
+        """Note that the response to a row was perhaps another's."""
+        row.error, row.sends = error, row.sends + 1
+        self.lost_at = row.doubted_at = self._loop.time()
+        self._lives.happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
+
+    def _confirm(self, row: Row, card: Card) -> None:
+        """Note the card of a row."""
+        if self._hold.is_disturbed or self._refused:
+            self._note_accepted(row)
+        if self._reads_board:
+            self._reconciler.note_created(row, card.id)
+        self._latest = card.id
+        self._lives.happen(row, "created", card)
+
+    def _note_accepted(self, row: Row) -> None:
+        """Note that a request was accepted, and whose fault the refusals before it were."""
+        was_outage = self._hold.reason is not None
+        if was_outage and not self._hold.lets_through():
+            return  # it was sent before the outage, and says nothing about its end
+        self._hold.note_success()
+        while self._refused and (was_outage or (self._refused[0].sent_as < row.sent_as and not self._refused[0].is_unproven)):
+            self._lives.happen(self._refused.popleft(), "outage is over" if was_outage else "accepted another")
+
+    def note_failure(self, row: Row, failure: BoardClientError, options: CallOptions | None = None) -> None:
+        """Note the failure of a row's request."""
+        self._tally.add_attempts(failure.attempts)
+        event = event_of(failure, row.sends + 1, row.refusals + 1)
+        if failure.effect is Effect.DONE and self._reads_board:
+            self._note_accepted(row)  # what the service has made is on the board
+        elif event != "given back" and not self._hold.note_failure(failure):
+            self._owner.halt(failure if self._hold.reason is None else ended_by(failure, "nothing was accepted for too long"))
+        pause: float | None = 0.0
+        if event == "put off":
+            pause = self._pause_of(row, failure)
+            event = "waited too long" if pause is None else event
+        elif event in {"lost", "lost too often"}:
+            row.sends += 1
+            asked = self._asked_pause(failure) if self._options.unknown == "resend" else 0.0
+            pause = max(_RESEND_SECONDS * 2.0 ** (row.sends - 1), asked)
+            self.lost_at = self._loop.time()
+        elif event in {"refused", "refused too often"}:
+            row.refusals += 1
+        row.doubted_at = self._loop.time()
+        if event not in {"given back", "put off"}:
+            if row.state == "resent" and row.error is not None and not event.startswith("lost"):
+                row.error.add_note(f"sent again: {failure}")
+            else:
+                row.error = failure
+        self._lives.happen(row, event, pause=pause or 0.0)
+        if options is not None and options.connection is not None:  # a later response may show that it was to another request
+            row.is_unproven = event.startswith("refused")
+            response = Response(options.response_number, row, None, matters=event != "put off")
+            self._keep(response, options.connection)
+        self._owner.note_change()
+
+    def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
+        """Return the pause before a row is sent again that is put off, None if it has waited too long."""
+        if is_throttling(failure):
+            self._turns.note_refusal(self._tally.requests, failure)
+            self._asked_pause(failure)
+        return 0.0 if self._owner.is_halted else pause_before(row, failure, self._hold)
+
+    def _asked_pause(self, failure: BoardClientError) -> float:
+        """Return the seconds for which `Retry-After` asks. A long pause ends the run."""
+        asked = retry_after_of(failure) or 0.0
+        if asked > PATIENCE_SECONDS:
+            until = moment_in(asked).astimezone().isoformat(" ", "seconds")
+            self._owner.halt(ended_by(failure, f"the service accepts requests again at {until}"))
+        return asked
+
+    def end(self, why: str) -> None:
+        """Put the rows in doubt whose responses nothing has proven."""
+        for connection in self.order.connections:
+            for _, row, card, _ in self.order.prove(connection, connection.responses + 1):
+                if card is not None:
+                    self._doubt(row, BoardClientError(f"{CREATE}: {why} before the response was proven", Effect.UNKNOWN))
+
+
+def _is_usable(card_id: str) -> bool:
+    """Return True if later calls can name a card by an identifier."""
+    try:
+        return bool(check_identifier(card_id, "id").strip())
+    except InvalidIdentifierError:
+        return False
+
+
+def ended_by(error: BoardClientError, why: str) -> BoardClientError:
+    """Return the error of a run that would have to wait for too long."""
+    ended = copy.copy(error)
+    add_words(ended, f"{why}, so the run ended, and the rows that were not sent are left to the next")
+    return ended

@@ -1,0 +1,231 @@
+"""Sends rows: workers make the calls, and a feeder takes rows from the input before they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from functools import partial
+from typing import Final
+
+from boardclient import _operations as operations
+from boardclient._guards import GuardedLimiter
+from boardclient._pipeline._calls import CallOptions
+from boardclient.bulk._engine._places import Lives, Parts
+from boardclient.bulk._engine._responses import CREATE, Responses
+from boardclient.bulk._life import Row
+from boardclient.bulk._source import AsyncSource
+from boardclient.bulk._waiting import Turn
+from boardclient.errors import BoardClientError, Effect
+from boardclient.models import Card
+
+_LOOK_SECONDS: Final = 0.02
+"""How often a run looks whether more workers make it faster."""
+_LEAST_AHEAD: Final = 16
+"""How many rows are taken from the input together, at least, if nothing is logged."""
+
+
+class Sender:
+    """Sends the rows of a run. Owned by its engine.
+
+    Rows that are being sent and results that were not taken together number at most two per worker, so a slow consumer slows the
+    workers down. The input is read a few rows ahead of them.
+    """
+
+    def __init__(self, parts: Parts, lives: Lives, responses: Responses) -> None:
+        options, ledger = parts.options, parts.ledger
+        self._owner, self._pipeline, self._source, self._options = parts.owner, parts.pipeline, parts.source, options
+        self._ledger, self._tally, self._results, self._markers = ledger, parts.tally, parts.results, parts.reconciler.markers
+        self._turns, self._hold, self._lives, self._responses = parts.turns, parts.turns.hold, lives, responses
+        self._places, self._ready, self._refused = lives.places, lives.places.ready, lives.places.refused
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[CallOptions] = []  # the options of the workers' calls, by which they are withdrawn
+        self.busy = 0
+        """How many workers have a row."""
+        self._most = 2 * options.workers  # how many may have one, results that were not taken included
+        self._idle = deque[asyncio.Future[None]]()  # the workers that wait for a row
+        self._needs_rows = asyncio.Event()  # wakes the feeder
+        self._change = asyncio.Event()  # wakes the conductor
+        self.ahead: int = ledger.batch or max(_LEAST_AHEAD, 2 * options.workers)
+        """How many rows are taken from the input together."""
+        self.is_exhausted = False
+        """Whether the input has ended."""
+        self._requests = 0  # how many requests were begun
+        self._results.on_take = self.dispatch
+        if isinstance(self._source, AsyncSource):
+            self._source.on_wait = self.dispatch
+
+    def set_most(self) -> None:
+        """Set how many workers may have a row, but for a hold: what decides about it has changed."""
+        is_shut = self._owner.is_halted or self._tally.phase == "reading the board"
+        self._most = 0 if is_shut else 2 * self._options.workers
+
+    @property
+    def _room(self) -> int:
+        """How many more rows may be sent now."""
+        if self._places.are_full or (self._hold.reason is not None and not self._hold.is_due):
+            return 0
+        return self._most - self.busy - len(self._results.untaken)
+
+    def _take(self) -> Row | None:
+        """Return the next row to send if there is one now, which counts as busy until its request has ended."""
+        if self.busy + len(self._results.untaken) >= self._most or self._places.are_full:
+            return None
+        rows = self._ready
+        if self._hold.reason is not None:
+            rows = rows or self._refused
+            if not (rows and self._hold.is_due):
+                return None
+            self._hold.try_one()
+        elif not rows:
+            return None
+        row = rows.popleft()
+        self._lives.take(row)
+        self.busy += 1
+        if 2 * len(self._ready) <= self.ahead:
+            self._needs_rows.set()
+        return row
+
+    def dispatch(self) -> None:
+        """Wake what may have something to do now: workers, the feeder and the conductor."""
+        if self._idle:
+            rows = len(self._ready) + (len(self._refused) if self._hold.reason is not None else 0)
+            for _ in range(len(self._idle) if self._owner.is_halted else min(len(self._idle), self._room, rows)):
+                waiter = self._idle.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._wanted > 0:
+            self._needs_rows.set()
+        if not self.busy and (self._owner.is_halted or self.is_quiet):
+            self._change.set()
+
+    @property
+    def _wanted(self) -> int:
+        """How many rows the feeder is to take now."""
+        is_full = self.busy + len(self._results.untaken) >= 2 * self._options.workers or self._places.are_refused_first
+        return 0 if is_full or 2 * len(self._ready) > self.ahead else self.ahead
+
+    async def feed(self) -> None:
+        """Take rows from the input before they are needed, as the body of the feeder."""
+        while not (self.is_exhausted or self._owner.is_halted):
+            while (wanted := self._wanted) <= 0:
+                self._needs_rows.clear()
+                await self._needs_rows.wait()
+            try:
+                rows = await self._source.take(wanted)
+            except Exception as error:  # it ends the input, and is raised to the owner of the run after the last result
+                self._tally.error = self._tally.error or error
+                rows = []
+            if rows:
+                await self._ledger.admit(rows)
+                if self._ledger.batch and self._idle and len(rows) == self.ahead:
+                    self.ahead = min(2 * self.ahead, self._ledger.largest_batch)  # workers had to wait for them
+            self.is_exhausted = not rows
+            for row in rows:
+                self._lives.admit(row)
+            self.dispatch()
+
+    async def _work(self) -> None:
+        """Send one row after another until the run is halted, as the body of a worker."""
+        # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
+        options = CallOptions(is_of_run=True, may_send=self._ledger.may_send)
+        self._calls.append(options)
+        failure: BoardClientError | None
+        while (row := self._take() or await self._next()) is not None:
+            before = row.sent_as
+            try:
+                card = await self._pipeline.call(self._request(row, options), options)
+                failure = None
+            except BoardClientError as error:
+                failure = error
+            except BaseException:
+                # Cancelled, or a limiter, a policy or what makes markers has raised.
+                if row.sent_as != before:
+                    row.error = BoardClientError(f"{CREATE}: the run ended before the response came", Effect.UNKNOWN)
+                self._lives.happen(row, "given back" if row.sent_as == before else "lost")
+                raise
+            finally:
+                self.busy -= 1
+                self._responses.order.sending.discard(row)
+            if failure is None:
+                self._responses.note_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
+            else:
+                self._responses.note_failure(row, failure, options)
+                failure = None  # its traceback holds this frame
+            if self._responses.to_prove:
+                await self._prove_some()
+            if self._hold.reason is not None:
+                self._hold.release()
+            if self._idle:
+                self.dispatch()
+
+    async def _prove_some(self) -> None:
+        """Ask for proofs while rows are sent."""
+        self.busy += 1
+        try:
+            await self._responses.prove(self._responses.to_prove, is_end=False)
+        finally:
+            self.busy -= 1
+
+    async def _next(self) -> Row | None:
+        """Wait for a row to send, and return it. None if the run is halted."""
+        while (row := self._take()) is None:
+            self.dispatch()
+            if self._owner.is_halted:
+                return None
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+        return row
+
+    def _request(self, row: Row, options: CallOptions) -> operations.Request[Card]:
+        """Return the request that creates the card of a row, and set for what its call waits."""
+        draft = row.draft
+        desc = self._markers.description(row) if self._options.marker or row.is_probe else draft.desc
+        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
+        if self._turns.must_wait():
+            options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
+        else:
+            options.limiter = None
+            self._begin(row)
+        return request
+
+    def _begin(self, row: Row) -> None:
+        """Note that the request of a row may be sent from now on."""
+        if row.seq > self._ledger.released:
+            self._ledger.release(row)
+        self._requests += 1
+        row.sent_as = self._requests
+        self._responses.order.sending.add(row)
+
+    async def grow(self) -> None:
+        """Start as many workers as the run needs, and look again soon if it may need more."""
+        workers = 0
+        while workers < self._options.workers and not self._owner.is_halted:
+            needed = self._turns.workers_needed(self._tally.requests)
+            for _ in range(needed - workers):
+                self._owner.start(self._work())
+            workers = max(workers, needed)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is under way, and none will be unless the conductor does something."""
+        places = self._places
+        has_rows = self._ready or places.paused or (self._refused and self._hold.reason is not None)
+        is_fed = self.is_exhausted or self._source.is_waiting or places.are_refused_first
+        return not self.busy and (places.are_full or (is_fed and not has_rows))
+
+    async def wait_for_change(self, seconds: float | None = None) -> None:
+        """Wait until the conductor may have something to do."""
+        self._change.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._change.wait()
+
+    def halt(self) -> None:
+        """Withdraw the calls that wait, and close the input."""
+        self.set_most()
+        self._source.stop()
+        self._hold.end()
+        self._pipeline.withdraw(self._calls)

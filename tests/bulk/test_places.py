@@ -1,0 +1,72 @@
+"""The places of rows: each row that waits is in one of them, and their repr says in which."""
+
+import pytest
+
+from boardclient import CardDraft
+from boardclient.bulk._engine._places import Places
+from boardclient.bulk._life import Row, State
+
+
+def row(index: int = 0, list_id: str = "one", *, state: State = "ready", put_off_at: float | None = None) -> Row:
+    """Make a row."""
+    made = Row(index, CardDraft(f"card {index}", list_id))
+    made.state = state
+    if put_off_at is not None:
+        made.put_off_at = put_off_at
+    return made
+
+
+def test_the_repr_says_how_many_rows_wait_where() -> None:
+    places = Places()
+    assert repr(places) == "<Places empty>"
+    places.ready.append(row())
+    places.keep_back(row(1))
+    places.set_aside(row(2, state="doubted"))
+    places.set_aside(row(3, state="open"))
+    places.to_check.append(row(4, state="refused"))
+    assert repr(places) == "<Places 1 ready, 1 kept back, 1 to check, 1 doubted, 1 open>"
+
+
+def test_the_last_row_of_each_list_is_kept_back() -> None:
+    """The one before it may be sent. In the end the last list's row is kept back alone."""
+    places = Places()
+    for index, list_id in enumerate(["one", "one", "two"]):
+        places.keep_back(row(index, list_id))
+    assert repr(places) == "<Places 1 ready, 2 kept back>"
+    places.let_go()
+    assert repr(places) == "<Places 2 ready, 1 kept back>"
+    places.let_go()
+    assert repr(places) == "<Places 3 ready>"
+    assert [waiting.index for waiting in places.ready] == [0, 1, 2]
+
+
+def test_rows_that_were_put_off_come_first() -> None:
+    """The one that was put off the longest ago is the first."""
+    places = Places()
+    places.ready.append(row(0))
+    places.queue_first(row(1, put_off_at=2.0))
+    places.queue_first(row(2, put_off_at=1.0))
+    assert [waiting.index for waiting in places.ready] == [2, 1, 0]
+
+
+def test_a_thousand_rows_in_doubt_are_enough() -> None:
+    """No more rows are sent before the board is read."""
+    places = Places()
+    for index in range(1000):
+        assert not places.are_full
+        places.set_aside(row(index, state="doubted"))
+    assert places.are_full
+    places.empty(places.doubted)
+    assert not places.are_full
+    assert repr(places) == "<Places empty>"
+
+
+@pytest.mark.parametrize("state", ["refused", "failed", "doubted", "open"])
+def test_all_rows_leave_when_a_run_ends(state: State) -> None:
+    """Rows that an earlier run saw refused stay as they are, since this one has not begun with them."""
+    places = Places()
+    places.set_aside(row(0, state=state))
+    places.keep_back(row(1))
+    places.to_check += [row(2, state="refused"), row(3, state="new")]
+    assert [left.index for left in places.clear()] == [0, 1, 2]
+    assert repr(places) == "<Places 2 to check>"
