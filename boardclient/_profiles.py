@@ -271,7 +271,8 @@ class ConsentCredentials(OAuthCredentials):
     It names no account, as the credentials of the environment: a journal that was begun with one is resumed with the other.
     """
 
-    account = None  # type: ignore[assignment]  # -- the store knows it; a journal must not
+    shown_account: str | None = None
+    """What events, logs and journals name. The store knows the account; a journal must not."""
 
     def _error_of(self, failure: CredentialError) -> CredentialError:
         error = super()._error_of(failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,8 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
+_OF_POOL: Final = ("max_connections", "trust_env", "ssl", "proxy")
+"""The options that an application's own `aiohttp.ClientSession` has itself."""
 
 
 class _OtherOptions(TypedDict, total=False):
@@ -137,7 +140,7 @@ class AsyncSession:
             allow_insecure=allow_insecure,
             max_answer_bytes=max_answer_bytes,
         )
-        if http is not None and (max_connections, trust_env, ssl, proxy) != (100, False, None, None):
+        if http is not None and any(getattr(settings, name) != _DEFAULTS[name] for name in _OF_POOL):
             raise ValueError("max_connections, trust_env, ssl and proxy are the lent session's own: they don't go with http=")
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
@@ -406,3 +409,6 @@ def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
         return None
     policy = _retry.Policy(retry)
     return policy if policy.is_enabled else None
+
+
+_DEFAULTS: Final = {name: parameter.default for name, parameter in inspect.signature(AsyncSession).parameters.items()}

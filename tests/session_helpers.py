@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import Any
 
-from boardclient import (
-    AsyncSession,
-    Credentials,
-    StaticCredentials,
-)
+import attrs
+
+from boardclient import AsyncSession, Credentials, StaticCredentials
+from boardclient._transport._values import Settings
 
 BASE = "https://boards.example"
 ANY = re.compile(r"https://boards\.example/1/.*")
 KEY, TOKEN = "key-k3y", "token-t0ken"
 BOARD = {"id": "b1", "name": "plans"}
+
+
+def transport_settings(**options: Any) -> Settings:
+    """Return the settings of a transport, by default those of a session."""
+    given = {name: one.default for name, one in inspect.signature(AsyncSession).parameters.items()} | {
+        "headers": {},
+        "user_agent": "",
+    }
+    return Settings(**{name: given[name] for name in attrs.fields_dict(Settings)} | options)
 
 
 class Provider:

@@ -87,7 +87,7 @@ def test_shows_no_secret() -> None:
     """Neither the provider nor what it holds shows a secret."""
     provider = OAuthCredentials(**OPTIONS, authorize=Application(), key="canary-key7", account="mine")
     assert repr(provider) == "OAuthCredentials(account='mine', auth_url='https://auth.example/root', ***)"
-    for shown in (repr(provider), repr(provider._config)):
+    for shown in (repr(provider), str(provider)):
         assert_no_secrets(shown, secrets=SECRETS)
 
 

@@ -12,12 +12,12 @@ from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from session_helpers import transport_settings
 from yarl import URL
 
 from boardclient import Effect
 from boardclient._transport._outcomes import failure_of
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Settings
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -126,7 +126,7 @@ def _received(body: bytes) -> aiohttp.StreamReader:
 
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
-    pool = Pool(Settings())
+    pool = Pool(transport_settings())
     http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = object()
@@ -142,7 +142,7 @@ async def test_an_unclosed_connector_closes_its_connections() -> None:
     """A connector that is collected with idle connections closes them and says so, one without any says nothing."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
     said: list[str] = []
-    pool = Pool(Settings())
+    pool = Pool(transport_settings())
     http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = idle = deque[Any]()

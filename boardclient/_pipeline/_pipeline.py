@@ -371,7 +371,8 @@ class Pipeline:
 
     @property
     def _account(self) -> str | None:
-        account = getattr(self.provider, "account", None)
+        provider = self.provider
+        account = getattr(provider, "shown_account", getattr(provider, "account", None))
         return account if isinstance(account, str) else None
 
 

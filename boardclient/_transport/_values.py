@@ -40,16 +40,16 @@ Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """The settings of a session's transport, which `AsyncSession` documents."""
+    """The settings of a session's transport, checked. `AsyncSession` documents them, and has their defaults."""
 
-    max_connections: int = 100
-    trust_env: bool = False
-    ssl: SSLContext | bool | aiohttp.Fingerprint | None = None
-    proxy: str | None = attrs.field(default=None, repr=False)
-    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    user_agent: str = ""
-    allow_insecure: bool = False
-    max_answer_bytes: int = 256 * 2**20
+    max_connections: int
+    trust_env: bool
+    ssl: SSLContext | bool | aiohttp.Fingerprint | None
+    proxy: str | None = attrs.field(repr=False)
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    user_agent: str
+    allow_insecure: bool
+    max_answer_bytes: int
 
     def __attrs_post_init__(self) -> None:
         for name, flag in (("trust_env", self.trust_env), ("allow_insecure", self.allow_insecure)):

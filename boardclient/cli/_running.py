@@ -6,9 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import attrs
 import click
@@ -51,15 +50,15 @@ def advice() -> str:
     return "run boardclient login"
 
 
-def load() -> Settings:
-    """Return the settings of the running command. An option overrides its variable, which overrides the profile.
+def load(**chosen: str) -> Settings:
+    """Return the settings of the running command. What is chosen overrides an option, which overrides its variable.
 
     Raises:
         ValueError: the service's address is not known.
     """
-    options: Mapping[str, Any] = click.get_current_context().find_root().params
-    chosen = {name: options[name] for name in ("base_url", "auth_url") if options[name]}
-    return Settings.found(chosen, timeout=options["timeout"], allow_insecure=options["allow_insecure"])
+    options = dict(click.get_current_context().find_root().params)
+    given = {name: url for name in ("base_url", "auth_url") if (url := options.pop(name))}
+    return Settings.found({**given, **chosen}, **options)
 
 
 @attrs.define

@@ -22,7 +22,7 @@ from boardclient._redaction import forms_of, is_free_of, masked, raises_without_
 from boardclient._responses import Response, add_words, status_of
 from boardclient._transport._addresses import check_root
 from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._stores import GuardedStore, Token, TokenStore
+from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
 from boardclient.models import JsonValue, check_filled, check_seconds
 
@@ -68,24 +68,28 @@ def _checked_address(url: str) -> str:
     return check_root(url, "auth_url", allow_insecure=True)  # the session says whether forms may go over plain http
 
 
-@attrs.frozen(kw_only=True)
-class OAuthClientConfig:
-    """The options of `OAuthCredentials`, which describes them, checked."""
+def _given_or_own(store: TokenStore | None) -> TokenStore:
+    return MemoryTokenStore() if store is None else store
 
-    client_id: str = attrs.field(repr=False)
-    client_secret: str = attrs.field(repr=False)
-    redirect_uri: str = attrs.field(repr=False)
+
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
+class OAuthClient:
+    """A registered client: the options of `OAuthCredentials`, which describes them, with their defaults and checks."""
+
+    client_id: str
+    client_secret: str
+    redirect_uri: str
     auth_url: str = attrs.field(converter=_checked_address)
-    authorize: Authorize | None
-    key: str | None = attrs.field(repr=False)
-    store: TokenStore
-    account: str
-    authorize_timeout: float
-    cooldown: float
-    renew_before_expiry: float | None
-    parse_token: ParseToken | None
-    lease_seconds: float
-    login_url: str | None
+    authorize: Authorize | None = None
+    key: str | None = None
+    store: TokenStore = attrs.field(default=None, converter=_given_or_own)
+    account: str = "default"
+    authorize_timeout: float = 300.0
+    cooldown: float = 1.0
+    renew_before_expiry: float | None = None
+    parse_token: ParseToken | None = None
+    lease_seconds: float = 5.0
+    login_url: str | None = None
 
     def __attrs_post_init__(self) -> None:
         for name in ("client_id", "client_secret", "redirect_uri", "account"):

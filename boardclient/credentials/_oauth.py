@@ -21,10 +21,10 @@ import attrs
 from boardclient._guards import run_in_task
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient._responses import add_words
-from boardclient.credentials._client import Authorize, OAuthClientConfig, ParseToken
+from boardclient.credentials._client import OAuthClient
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
-from boardclient.credentials._stores import MemoryTokenStore, StoredToken, Token, TokenStore
+from boardclient.credentials._stores import StoredToken, Token
 from boardclient.errors import ConsentRequired, CredentialError, Effect
 from boardclient.models import check_filled
 
@@ -49,7 +49,8 @@ class HasExchange(Protocol):
 
 
 @takes_secrets
-class OAuthCredentials(CredentialObserver):
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
+class OAuthCredentials(OAuthClient, CredentialObserver):
     """Sign with a token that the user consents to, and renew it when it is refused.
 
     `authorize` returns an authorization code, which is exchanged once for a token and kept in `store`. If many tasks, sessions,
@@ -88,53 +89,12 @@ class OAuthCredentials(CredentialObserver):
         ValueError, TypeError: an option can't work.
     """
 
-    def __init__(
-        self,
-        *,
-        client_id: str,
-        client_secret: str,
-        redirect_uri: str,
-        auth_url: str,
-        authorize: Authorize | None = None,
-        key: str | None = None,
-        store: TokenStore | None = None,
-        account: str = "default",
-        authorize_timeout: float = 300.0,
-        cooldown: float = 1.0,
-        renew_before_expiry: float | None = None,
-        parse_token: ParseToken | None = None,
-        lease_seconds: float = 5.0,
-        login_url: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        config = OAuthClientConfig(
-            client_id=client_id,
-            client_secret=client_secret,
-            redirect_uri=redirect_uri,
-            auth_url=auth_url,
-            authorize=authorize,
-            key=key,
-            store=MemoryTokenStore() if store is None else store,
-            account=account,
-            authorize_timeout=authorize_timeout,
-            cooldown=cooldown,
-            renew_before_expiry=renew_before_expiry,
-            parse_token=parse_token,
-            lease_seconds=lease_seconds,
-            login_url=login_url,
-        )
-        self._configure(config, clock)
+    clock: Callable[[], float] = time.monotonic
 
-    def _configure(self, config: OAuthClientConfig, clock: Callable[[], float]) -> None:
-        self._config = config
-        self._clock = clock
-        self._state = TokenState(config.key, config.cooldown, config.renew_before_expiry, clock)
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._state = TokenState(self.key, self.cooldown, self.renew_before_expiry, self.clock)
         self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[CredentialError | None]] = {}
-
-    @property
-    def account(self) -> str:
-        """Whose token it is, in the store."""
-        return self._config.account
 
     def for_account(self, account: str) -> OAuthCredentials:
         """Return credentials with the same options for another account of the store.
@@ -144,7 +104,8 @@ class OAuthCredentials(CredentialObserver):
         """
         check_filled(account, "account")  # refused here, since the frames of a constructor hold the client's secret
         other = copy.copy(self)
-        other._configure(attrs.evolve(self._config, account=account), self._clock)
+        other.account = account
+        other.__attrs_post_init__()
         return other
 
     # --- what sessions call
@@ -200,7 +161,7 @@ class OAuthCredentials(CredentialObserver):
     @property
     def _is_stale(self) -> bool:
         """Whether the store may have changed since the last look at it."""
-        return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
+        return self.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
     async def _refuse(self, rejected: Credentials, exchange: Exchange) -> bool:
         """Note a 401, and return True if it is final. Then the other workers of the store cool down too."""
@@ -211,10 +172,10 @@ class OAuthCredentials(CredentialObserver):
 
     async def _cool_others(self, seconds: float) -> None:
         """Let no worker of the store renew the token for so long."""
-        steps, holder, state = self._config.steps, secrets.token_hex(8), None
+        steps, holder, state = self.steps, secrets.token_hex(8), None
         with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
             try:
-                state = (await steps.lease(holder, self._config.lease_seconds)).state
+                state = (await steps.lease(holder, self.lease_seconds)).state
             finally:
                 if state in {None, "granted"}:  # None: it failed or was cancelled, and may have been granted
                     await steps.release(holder, seconds)
@@ -225,7 +186,7 @@ class OAuthCredentials(CredentialObserver):
         """Wait for the renewal that runs on this loop, or begin one, again if its session closes meanwhile."""
         state = self._state
         while (credentials := state.credentials) is None:
-            if is_within_renewal(self._config.store, self.account):
+            if is_within_renewal(self.store, self.account):
                 words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
                 raise CredentialError(f"authorize waits for itself: {words}")
             failure = state.failure
@@ -241,14 +202,14 @@ class OAuthCredentials(CredentialObserver):
         """Return a caller's own error for a failed renewal. The caller has sent nothing."""
         error, left = own_error(failure), self._state.cooldown_left
         error.effect = Effect.NOT_SENT
-        if left > 0 and self._config.authorize is not None and not isinstance(error, ConsentRequired):
+        if left > 0 and self.authorize is not None and not isinstance(error, ConsentRequired):
             add_words(error, f"the next renewal is possible in {left:.1f} s")
         return error
 
     async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
         """Renew a token that may still be good, and that other calls use meanwhile, or if the renewal fails."""
         loop, state = asyncio.get_running_loop(), self._state
-        if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self.account):
+        if loop in self._renewals or state.failure is not None or is_within_renewal(self.store, self.account):
             return credentials
         await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
         if state.in_use is None:  # signed out by another worker
@@ -260,7 +221,7 @@ class OAuthCredentials(CredentialObserver):
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():
-            task = self._renewals[loop] = exchange.spawn(Renewal(self._config, self._state, exchange).run())
+            task = self._renewals[loop] = exchange.spawn(Renewal(self, self._state, exchange).run())
             task.add_done_callback(self._drop)
         return task
 
@@ -281,7 +242,7 @@ class OAuthCredentials(CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        await look(self._state, self._config.steps)
+        await look(self._state, self.steps)
         if self._state.in_use is None:
             return "never"
         return "good" if self._state.is_usable else "needs consent"
@@ -292,7 +253,7 @@ class OAuthCredentials(CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        stored = await look(self._state, self._config.steps)
+        stored = await look(self._state, self.steps)
         return stored is not None and stored.deletion <= generation <= stored.generation
 
     async def keep_token(self, token: Token) -> int:
@@ -306,7 +267,7 @@ class OAuthCredentials(CredentialObserver):
         """
         if not isinstance(token, Token):
             raise TypeError(f"token must be a Token, not {type(token).__name__}")
-        steps = self._config.steps
+        steps = self.steps
         for _ in range(_KEEP_ATTEMPTS):
             generation = await steps.generation()
             if await steps.publish(token, generation):
@@ -323,7 +284,7 @@ class OAuthCredentials(CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        steps = self._config.steps
+        steps = self.steps
         await steps.delete()
         self._state.drop(await steps.generation())
 
@@ -345,8 +306,8 @@ class OAuthCredentials(CredentialObserver):
         """
         query = {
             "response_type": "code",
-            "client_id": self._config.client_id,
-            "redirect_uri": self._config.redirect_uri,
+            "client_id": self.client_id,
+            "redirect_uri": self.redirect_uri,
             "state": state,
         }
         if scope:
@@ -391,10 +352,10 @@ class OAuthCredentials(CredentialObserver):
 
     async def _request(self, code: str, exchange: Exchange, verifier: str | None) -> Token:
         check_filled(code, "the code")
-        return await exchange_once(self._config, self._state, code, exchange, exchange.timeout, verifier)
+        return await exchange_once(self, self._state, code, exchange, exchange.timeout, verifier)
 
     async def _request_and_keep(self, code: str, exchange: Exchange, verifier: str | None) -> None:
         await self.keep_token(await self._request(code, exchange, verifier))
 
     def __repr__(self) -> str:
-        return f"OAuthCredentials(account={self._config.account!r}, auth_url={self._config.auth_url!r}, ***)"
+        return f"OAuthCredentials(account={self.account!r}, auth_url={self.auth_url!r}, ***)"

@@ -23,7 +23,7 @@ from boardclient._activities import PARENT, Activity, followers
 from boardclient._guards import Overtaken, supplied
 from boardclient._redaction import raises_without_frames, without_frames
 from boardclient._responses import moment_in
-from boardclient.credentials._client import AuthorizationRequest, OAuthClientConfig
+from boardclient.credentials._client import AuthorizationRequest, OAuthClient
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
@@ -205,7 +205,7 @@ class Renewal:
     It runs in a task of its own. Owned by its provider; the session whose pool it uses cancels it when it closes.
     """
 
-    def __init__(self, config: OAuthClientConfig, state: TokenState, exchange: Exchange) -> None:
+    def __init__(self, config: OAuthClient, state: TokenState, exchange: Exchange) -> None:
         self.config = config
         self.is_over = False
         self._steps = config.steps
@@ -402,7 +402,7 @@ class Renewal:
 
 @raises_without_frames
 async def exchange_once(
-    config: OAuthClientConfig,
+    config: OAuthClient,
     state: TokenState,
     code: str,
     exchange: Exchange,

@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from session_helpers import transport_settings
 
 from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._pool import DirectTransport, Pool
-from boardclient._transport._values import Settings
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -69,7 +69,7 @@ async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
     pools: list[Pool] = []
 
     def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> Pool:
-        pools.append(Pool(Settings(**{"max_connections": 1, **settings}), lent))
+        pools.append(Pool(transport_settings(**{"max_connections": 1, **settings}), lent))
         return pools[-1]
 
     yield opened

@@ -7,10 +7,11 @@ import contextlib
 from typing import Any
 
 import pytest
+from session_helpers import transport_settings
 
 from boardclient import AsyncSession, Effect, StaticCredentials, TransportError
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Progress, Settings
+from boardclient._transport._values import Progress
 
 _JUNK = [
     b"HTTP/1.1 204 No Content\r\n\r\n<p>deleted</p>",
@@ -106,7 +107,7 @@ async def _sent(answer: bytes, raw_server: Any) -> tuple[list[object], int]:
                 writer.write(answer)
 
     async with raw_server.run(handler) as url:
-        pool = Pool(Settings(max_connections=1))
+        pool = Pool(transport_settings(max_connections=1))
         async with asyncio.timeout(60):
             outcomes: list[object] = [await pool.send("GET", f"{url}/1/cards/c", None, Progress()) for _ in range(2)]
         await pool.aclose()

@@ -15,10 +15,11 @@ from typing import Any
 
 import attrs
 import pytest
+from session_helpers import transport_settings
 
 from boardclient import Effect
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure
+from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 _STEP = int(os.environ.get("SPOILED_STEP", "29"))
 """Every position with SPOILED_STEP=1, which takes minutes."""
@@ -149,7 +150,7 @@ async def test_a_spoiled_response_has_no_wrong_effect_and_is_no_other_requests(
     async with raw_server.run(peer.serve, contexts[0]) as url:
         for at in range(0, len(recorded(framing, b"0" * 24)) + 1, _STEP):
             peer.at = at
-            pool = Pool(Settings(max_connections=2, **contexts[1]))
+            pool = Pool(transport_settings(max_connections=2, **contexts[1]))
             await attacked(url, pool, peer, 3)
             assert pool._connector is not None
             assert not pool._connector._acquired

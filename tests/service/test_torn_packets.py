@@ -13,9 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from session_helpers import transport_settings
 
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure
+from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 BODY = b'[{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "a card"}]' * 40
 CASES = 150
@@ -75,7 +76,7 @@ async def test_responses_in_torn_packets(raw_server: Any, is_damaged: bool, is_l
                 return
 
     async with raw_server.run(handler) as url, aiohttp.ClientSession() as http:
-        pool = Pool(Settings(max_connections=2), http if is_lent else None)
+        pool = Pool(transport_settings(max_connections=2), http if is_lent else None)
         for case in range(CASES):
             response, ends = _framed(generator)
             resets = False
@@ -118,7 +119,7 @@ async def test_a_response_that_is_cut_short_anywhere(raw_server: Any, coding: st
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async with raw_server.run(handler) as url:
-        pool = Pool(Settings(max_connections=1))
+        pool = Pool(transport_settings(max_connections=1))
         for end in range(0, len(whole), 3):
             cut = end
             async with asyncio.timeout(60):

@@ -75,12 +75,11 @@ async def demo() -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
     from importlib.resources import as_file, files
 
-    from boardclient._profiles import Profile
     from boardclient.cli import _drawing
     from boardclient.cli._commands._import_check import import_file
     from boardclient.cli._commands._import_command import import_
     from boardclient.cli._commands._import_options import ImportOptions
-    from boardclient.cli._running import Client, Settings
+    from boardclient.cli._running import Client, load
     from boardclient.testing import BoardService
 
     asked, created = list[object](), itertools.count(1)
@@ -104,10 +103,8 @@ async def demo() -> None:
         await session.lists.create("Icebox", board_id=board.id, pos="bottom")
         out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-            profile = Profile(base_url=service.base_url)
-            settings = Settings(profile=profile, values={"base_url": profile.base_url}, timeout=30.0, allow_insecure=False)
             options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id]).params)
-            await import_file(Client(session, settings, board.id), file, options)
+            await import_file(Client(session, load(base_url=service.base_url), board.id), file, options)
         renewed = plural(len(asked) - 1, "new code")
         out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
         lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
