@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from sphinx.ext.intersphinx import resolve_reference_detect_inventory
+from sphinx.util.nodes import make_refnode
 
 project = "boardclient"
 copyright = "the boardclient authors"  # noqa: A001 -- the name that Sphinx reads
@@ -73,8 +75,12 @@ _JSON_IN_FULL = re.compile(
 )
 _HIDDEN = re.compile(r"\bextra_\w+: .*? = None(, )?")
 _PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
+_INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
+_NAME = re.compile(r"(?<![`:])`([A-Z]\w*[a-z]\w*(?:\.\w+)*|[a-z]\w*(?:\.\w+)+)(?:\(\))?`(?!`)")
+_CALL = re.compile(r"(?:session\.)?(boards|lists|cards|members)\.(\w+)")
+_MODULES = ("collections.abc", "contextlib", "datetime", "pathlib", "os", "ssl", "tenacity", "typing")
 _LINK = re.compile(r"\[([^\]`]+)\]\((https?://[^)]+)\)")
 
 
@@ -86,7 +92,8 @@ def drawing_of(block: str) -> Path:
 def _with_drawings(app: Any, page: str, source: list[str]) -> None:
     """Show drawings in place of Mermaid blocks, which a browser would draw with a program from another site.
 
-    A number and its factor in a table stay on one line.
+    A number and its factor in a table stay on one line. The words of a comment `index:` lead to the page in a search, before the
+    names of the reference.
     """
 
     def drawn(block: re.Match[str]) -> str:
@@ -98,6 +105,10 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
         pixels = round(float(width[1]) * 0.75) if width else 600
         return f":::{{container}} drawing\n```{{image}} /drawings/{path.name}\n:width: {pixels}px\n```\n:::"
 
+    def indexed(words: re.Match[str]) -> str:
+        return f"```{{index}} ! {words[1].replace(', ', ', ! ')}\n```"
+
+    source[0] = _INDEX.sub(indexed, source[0])
     source[0] = _FACTOR.sub("\\1\N{NO-BREAK SPACE}(\\2\N{NO-BREAK SPACE}\u00d7)", MERMAID.sub(drawn, source[0]))
 
 
@@ -110,6 +121,32 @@ def _from_markdown(app: Any, what: str, name: str, obj: object, options: object,
         return f"{indent}.. code-block:: {language or 'text'}\n\n{body}"
 
     lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
+
+
+def _linked(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Make links of the names in docstrings. Where no page documents a name, it stays as it is."""
+    lines[:] = [_NAME.sub(r":py:obj:`\1`", line) for line in lines]
+
+
+def _found_by_its_end(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Find a name that is written without its module, and the call `cards.create` in the class `Cards`."""
+    target = node.get("reftarget", "")
+    is_name = node.get("reftype") == "class" or _NAME.fullmatch(f"`{target}`")
+    if node.get("refdomain") != "py" or not is_name:
+        return None
+    objects = env.get_domain("py").objects
+    wanted = _CALL.sub(lambda call: f"{call[1].capitalize()}.{call[2]}", target)
+    wanted = wanted.replace("session.", "AsyncSession.")
+    names = [name for name in objects if name.endswith(f".{wanted}")]
+    name = min(names, key=lambda name: (name.count("."), name), default=None)
+    if name is not None:
+        return make_refnode(app.builder, node["refdoc"], objects[name].docname, objects[name].node_id, contnode, name)
+    for module in _MODULES:
+        copy = node.deepcopy()
+        copy["reftarget"] = f"{module}.{target}"
+        if (link := resolve_reference_detect_inventory(env, copy, contnode)) is not None:
+            return link
+    return None
 
 
 def _in_short(
@@ -150,3 +187,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", _with_drawings)
     app.connect("autodoc-process-signature", _in_short)
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
+    app.connect("autodoc-process-docstring", _linked, priority=600)
+    app.connect("missing-reference", _found_by_its_end)
