@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import importlib
 import re
 import subprocess
@@ -157,3 +158,10 @@ def test_each_block_fits_the_column_of_the_site(page: str) -> None:
     """A longer line is cut at the right."""
     lines = [line for kind, block in _FENCED.findall(_PAGES[page]) if kind != "mermaid" for line in block.splitlines()]
     assert [line for line in lines if len(line) > 100] == []
+
+
+def test_each_drawing_is_that_of_its_page() -> None:
+    """Without one the site shows the source of the drawing: `python docs/draw.py MERMAID.JS` draws what has changed."""
+    sources = {block for text in _PAGES.values() for kind, block in _FENCED.findall(text) if kind == "mermaid"}
+    wanted = {f"{hashlib.sha256(source.encode()).hexdigest()[:12]}.svg" for source in sources}
+    assert {path.name for path in (_ROOT / "docs" / "drawings").glob("*.svg")} == wanted
