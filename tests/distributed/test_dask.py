@@ -273,7 +273,7 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     world.service.latency = 0.0
     async with await run(concurrency=8, on_progress=None) as second:
         late = Counter([result.state async for result in second])
-    assert late == {"created": 300 - second.report.already, "already": second.report.already}
+    assert late == Counter(created=300 - second.report.already, already=second.report.already)
     assert seen[-1].total == 300
     assert await world.cards() == Counter(draft.name for draft in drafts)
 
