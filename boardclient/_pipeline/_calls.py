@@ -141,9 +141,8 @@ class CallContext(Progress):
 
     def begin_attempt(self, call: Activity) -> Mapping[str, str]:
         """Notify the instruments of an attempt, and return the headers that they add to it."""
-        attempt = attrs.evolve(call, kind="attempt", parent=call, number=len(self.attempts) + 1)
-        self.attempt_activity = attempt.begin()
-        return attempt.headers
+        self.attempt_activity = call.attempt(len(self.attempts) + 1).begin()
+        return self.attempt_activity.headers
 
     def begin_sending(self, stage: Stage = "send") -> None:
         """Note that the request is handed over or written now, or raise if its options say that it may not be."""
