@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -27,18 +27,20 @@ def _tuned_session(service: Service, concurrency: int) -> aiohttp.ClientSession:
     )
 
 
+_Send = Callable[[aiohttp.ClientSession, int], Awaitable[dict[str, Any]]]
+"""Makes one call with a session."""
+
+
 @contextlib.asynccontextmanager
-async def create_by_hand(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards in a straightforward way."""
+async def _gathered(service: Service, concurrency: int, send: _Send) -> AsyncIterator[Work]:
+    """Start a task for each call, with a semaphore, as most programs do."""
     limit = asyncio.Semaphore(concurrency)
     async with plain_session(service, concurrency) as http:
 
         async def one(position: int, seconds: list[float]) -> dict[str, Any]:
             async with limit:
                 started = time.perf_counter()
-                async with http.post(f"{service.base_url}/1/cards", json=draft(position)) as response:
-                    response.raise_for_status()
-                    card: dict[str, Any] = await response.json()
+                card = await send(http, position)
                 seconds.append(time.perf_counter() - started)
                 return card
 
@@ -46,6 +48,52 @@ async def create_by_hand(service: Service, concurrency: int) -> AsyncIterator[Wo
             return len(await asyncio.gather(*(one(position, seconds) for position in range(cards))))
 
         yield work
+
+
+def _creating(service: Service) -> _Send:
+    async def create(http: aiohttp.ClientSession, position: int) -> dict[str, Any]:
+        async with http.post(f"{service.base_url}/1/cards", json=draft(position)) as response:
+            response.raise_for_status()
+            card: dict[str, Any] = await response.json()
+            return card
+
+    return create
+
+
+def _getting(service: Service) -> _Send:
+    async def get(http: aiohttp.ClientSession, _: int) -> dict[str, Any]:
+        async with http.get(service.base_url + read_path(0), params=CREDENTIALS) as response:
+            response.raise_for_status()
+            card: dict[str, Any] = await response.json()
+            return card
+
+    return get
+
+
+def _retrying(send: _Send) -> _Send:
+    from tenacity import retry, stop_after_attempt, wait_random_exponential
+
+    return retry(stop=stop_after_attempt(3), wait=wait_random_exponential(max=20), reraise=True)(send)
+
+
+def create_by_hand(service: Service, concurrency: int) -> contextlib.AbstractAsyncContextManager[Work]:
+    """Create cards in a straightforward way."""
+    return _gathered(service, concurrency, _creating(service))
+
+
+def create_with_tenacity(service: Service, concurrency: int) -> contextlib.AbstractAsyncContextManager[Work]:
+    """Create cards in a straightforward way, with retries."""
+    return _gathered(service, concurrency, _retrying(_creating(service)))
+
+
+def get_by_hand(service: Service, concurrency: int) -> contextlib.AbstractAsyncContextManager[Work]:
+    """Read single cards in a straightforward way."""
+    return _gathered(service, concurrency, _getting(service))
+
+
+def get_with_tenacity(service: Service, concurrency: int) -> contextlib.AbstractAsyncContextManager[Work]:
+    """Read single cards in a straightforward way, with retries."""
+    return _gathered(service, concurrency, _retrying(_getting(service)))
 
 
 @contextlib.asynccontextmanager

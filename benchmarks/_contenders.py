@@ -31,10 +31,15 @@ Open = Callable[[Service, int], contextlib.AbstractAsyncContextManager[Work]]
 A board of 0 cards means a single card, read by its identifier."""
 
 
+Request = tuple[str, bytes | None]
+"""The URL and the body."""
+
+
 class Contender(NamedTuple):
     """One program: its module, and what it does not take part in.
 
-    A slow one gets fewer cards, a sequential one has one call in flight, one that reads lists reads no single card.
+    A slow one gets fewer cards, a sequential one has one call in flight, one that reads lists reads no single card, and a
+    plain one speaks no TLS. One that runs without an event loop is not measured on another.
     """
 
     module: str
@@ -43,6 +48,8 @@ class Contender(NamedTuple):
     is_sequential: bool = False
     is_rival: bool = False
     reads_lists: bool = False
+    is_plain: bool = False
+    has_loop: bool = True
 
     def open(self, service: Service, size: int) -> contextlib.AbstractAsyncContextManager[Work]:
         """Import the program and open it."""
@@ -105,6 +112,7 @@ def draft(position: int) -> dict[str, str]:
 
 CREATING = {
     "hand-written": Contender("_by_hand", "create_by_hand"),
+    "hand-written, tenacity": Contender("_by_hand", "create_with_tenacity"),
     "hand-written, tuned": Contender("_by_hand", "create_tuned"),
     "bare exchange": Contender("_by_hand", "create_bare"),
     "cards.create": Contender("_ours", "create_in_workers"),
@@ -112,11 +120,25 @@ CREATING = {
     "cards.create_many": Contender("_ours", "create_many"),
     "create_many, own pace": Contender("_ours", "create_many_at_its_own_pace"),
     "create_many, journal": Contender("_ours", "create_many_with_journal"),
+    "pyreqwest": Contender("_clients", "create_with_pyreqwest", is_rival=True, is_plain=True),
+    "wreq": Contender("_clients", "create_with_wreq", is_rival=True, is_plain=True),
+    "pycurl": Contender("_clients", "create_with_pycurl", is_rival=True, has_loop=False),
     "slack_sdk's pattern": Contender("_rivals", "create_with_slack_sdk", is_rival=True),
     "httpx and pydantic": Contender("_rivals", "create_with_httpx", is_rival=True, is_slow=True),
     "trellio-client": Contender("_rivals", "create_with_trellio", is_rival=True, is_slow=True),
     "py-trello": Contender("_rivals", "create_with_py_trello", is_rival=True, is_slow=True, is_sequential=True),
-    "raw sockets": Contender("_rivals", "create_on_sockets", is_rival=True),
+    "raw sockets": Contender("_limit", "create_on_sockets", is_rival=True),
+    "C": Contender("_limit", "create_in_c", is_rival=True, is_plain=True, has_loop=False),
+}
+GETTING = {
+    "hand-written": Contender("_by_hand", "get_by_hand"),
+    "hand-written, tenacity": Contender("_by_hand", "get_with_tenacity"),
+    "cards.get": Contender("_ours", "get_in_workers"),
+    "pyreqwest": Contender("_clients", "get_with_pyreqwest", is_rival=True, is_plain=True),
+    "wreq": Contender("_clients", "get_with_wreq", is_rival=True, is_plain=True),
+    "pycurl": Contender("_clients", "get_with_pycurl", is_rival=True, has_loop=False),
+    "raw sockets": Contender("_limit", "get_on_sockets", is_rival=True),
+    "C": Contender("_limit", "get_in_c", is_rival=True, is_plain=True, has_loop=False),
 }
 READING = {
     "hand-written": Contender("_by_hand", "read_by_hand"),
@@ -127,4 +149,6 @@ READING = {
     "httpx and pydantic": Contender("_rivals", "read_with_httpx", is_rival=True),
     "trellio-client": Contender("_rivals", "read_with_trellio", is_rival=True, reads_lists=True),
 }
-OURS = [name for table in (CREATING, READING) for name, contender in table.items() if contender.module == "_ours"]
+TABLES = {"create": CREATING, "get": GETTING, "read": READING}
+"""By the kind of a case."""
+OURS = [name for table in TABLES.values() for name, contender in table.items() if contender.module == "_ours"]

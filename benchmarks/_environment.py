@@ -8,19 +8,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-REQUIREMENTS = """\
-httptools>=0.6.4
-httpx>=0.28.1
-py-trello>=0.20.1
-pydantic>=2.12
-slack_sdk>=3.37
-trellio-client>=1.8
-uvloop>=0.22; sys_platform != "win32"
-"""
 _SOURCE = Path(__file__).parents[1]
+REQUIREMENTS = "\n".join(tomllib.loads(_SOURCE.joinpath("pyproject.toml").read_text("utf-8"))["dependency-groups"]["benchmarks"])
 _VERSIONS = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version

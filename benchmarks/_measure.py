@@ -28,16 +28,23 @@ class Case(NamedTuple):
             return "read one card"
         if self.kind == "read":
             return f"read {self.size:,} {'card' if self.size == 1 else 'cards'}"
-        return f"create, {self.size} in flight"
+        return f"{self.kind}, {self.size} in flight"
 
-    def contenders(self, with_rivals: bool) -> dict[str, Contender]:
+    def contenders(self, with_rivals: bool, *, tls: bool = False, loop: str = "asyncio") -> dict[str, Contender]:
         """Return the programs that can do it."""
-        table = _contenders.READING if self.kind == "read" else _contenders.CREATING
         return {
             name: it
-            for name, it in table.items()
-            if (with_rivals or not it.is_rival) and (self.size == 1 or not it.is_sequential) and (self.size or not it.reads_lists)
+            for name, it in _contenders.TABLES[self.kind].items()
+            if (with_rivals or not it.is_rival)
+            and (self.size == 1 or not it.is_sequential)
+            and (self.size or not it.reads_lists)
+            and not (tls and it.is_plain)
+            and (it.has_loop or loop == "asyncio")
         }
+
+
+class NotInstalledError(Exception):
+    """What a contender needs is not installed."""
 
 
 class Task(NamedTuple):
@@ -64,6 +71,10 @@ class Sample(NamedTuple):
     p99_ms: float | None
     peak_mib: float | None
     server_share: float | None
+
+
+_NOT_INSTALLED = 3
+"""The exit code of a process whose contender needs a package that is not installed."""
 
 
 async def _measure(task: Task) -> Sample:
@@ -106,10 +117,14 @@ def measured(python: str, task: Task, seconds: float | None = None) -> Sample:
     """Measure in a fresh process, which gets so many seconds.
 
     Raises:
+        NotInstalledError: the contender needs a package that this Python does not have.
         subprocess.SubprocessError: it failed, or took longer.
     """
     command = [python, __file__, json.dumps(task)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=seconds)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=seconds)
+    if done.returncode == _NOT_INSTALLED:
+        raise NotInstalledError(done.stdout.strip())
+    done.check_returncode()
     return Sample(*json.loads(done.stdout))
 
 
@@ -119,8 +134,13 @@ def _main(text: str) -> None:
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
     factory = None if task.loop == "asyncio" else importlib.import_module("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        print(json.dumps(runner.run(_measure(task))))
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            print(json.dumps(runner.run(_measure(task))), flush=True)
+    except ModuleNotFoundError as error:
+        print(error.name)
+        sys.exit(_NOT_INSTALLED)
+    os._exit(0)  # the threads of a client may crash while the interpreter ends, after all was measured
 
 
 if __name__ == "__main__":

@@ -28,6 +28,17 @@ async def create_in_workers(service: Service, concurrency: int) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
+async def get_in_workers(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Read cards with `session.cards.get` in worker tasks."""
+    async with _session(service, concurrency) as session:
+
+        async def one(_: int) -> boardclient.Card:
+            return await session.cards.get("c1")
+
+        yield in_workers(concurrency, one)
+
+
+@contextlib.asynccontextmanager
 async def create_in_workers_the_public_way(service: Service, concurrency: int) -> AsyncIterator[Work]:
     """Create them with `ClientSessionTransport` instead of the direct transport."""
     Pool._may_be_direct = False  # each contender has a process of its own

@@ -1,13 +1,12 @@
-"""Other clients, used as their users would, and the lower bound: no client at all.
+"""Other clients, used as their users would.
 
 Each imports its packages when it is opened, since this package does not require them.
 """
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import Any
 
 from _contenders import DESC, LIST_ID, Service, Work, draft, in_workers, one_by_one, read_path, seen
 
@@ -162,73 +161,3 @@ async def create_with_slack_sdk(service: Service, concurrency: int) -> AsyncIter
             return await client.api_call("1/cards", json={"name": f"Card {position}", "idList": LIST_ID, "desc": DESC})
 
         yield in_workers(concurrency, one)
-
-
-# --- the floor
-
-
-class _Connection(asyncio.Protocol):
-    """One connection with one request at a time, whose response httptools parses."""
-
-    def __init__(self, parser_type: Any) -> None:
-        self._parser = parser_type(self)
-        self._body = b""
-        self.answer: asyncio.Future[tuple[int, bytes]] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        assert self.answer is not None
-        self.answer.set_result((self._parser.get_status_code(), self._body))
-        self._body = b""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.answer is not None and not self.answer.done():
-            self.answer.set_exception(exc or ConnectionError("closed"))
-
-
-@contextlib.asynccontextmanager
-async def create_on_sockets(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards on bare connections, with httptools and msgspec: the lower bound for a client."""
-    import httptools
-    import msgspec
-
-    bytes(2**20)  # raises glibc's threshold for mmap, so that asyncio's receive buffers are kept
-    loop = asyncio.get_running_loop()
-    host, port = service.base_url.partition("//")[2].split(":")
-    head = (
-        f"POST /1/cards HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: */*\r\nUser-Agent: floor\r\n"
-        "Content-Type: application/json\r\nContent-Length: "
-    ).encode()
-    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(dict[str, Any]).decode
-    idle: list[_Connection] = []
-    for _ in range(concurrency):
-        _, connection = await loop.create_connection(
-            lambda: _Connection(httptools.HttpResponseParser), host, int(port), ssl=service.context()
-        )
-        idle.append(connection)
-    connections = list(idle)
-
-    async def one(position: int) -> dict[str, Any]:
-        body = encode(draft(position))
-        connection = idle.pop()
-        connection.answer = loop.create_future()
-        connection.transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
-        status, answer = await connection.answer
-        idle.append(connection)
-        if status != 200:
-            raise RuntimeError(status)
-        return decode(answer)
-
-    try:
-        yield in_workers(concurrency, one)
-    finally:
-        for connection in connections:
-            connection.transport.close()

@@ -20,7 +20,7 @@ import _environment
 import _plot
 from _arguments import count, count_or_none
 from _contenders import Contender
-from _measure import Case, Sample, Task, measured
+from _measure import Case, NotInstalledError, Sample, Task, measured
 from _serving import Serving, serving
 
 _BASELINE = "hand-written"
@@ -54,17 +54,19 @@ def _in_a_process(setting: Setting, case: Case, name: str, contender: Contender)
 
 
 def _compare(setting: Setting, case: Case) -> dict[str, list[Sample]]:
-    contenders = case.contenders(setting.options.rivals)
-    if setting.options.only:
-        contenders = {name: it for name, it in contenders.items() if name in {_BASELINE, *setting.options.only}}
+    options = setting.options
+    contenders = case.contenders(options.rivals, tls=options.tls, loop=options.loop)
+    if options.only:
+        contenders = {name: it for name, it in contenders.items() if name in {_BASELINE, *options.only}}
     names = list(contenders)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
-    for number in range(setting.options.rounds):
+    for number in range(options.rounds):
         # Each round begins with another contender, so that none is always first on a cold or a warm processor.
         for position in range(len(names)):
             name = names[(position + number) % len(names)]
-            samples[name].append(_in_a_process(setting, case, name, contenders[name]))
-    return samples
+            with contextlib.suppress(NotInstalledError):
+                samples[name].append(_in_a_process(setting, case, name, contenders[name]))
+    return {name: found for name, found in samples.items() if found}
 
 
 def _summary(samples: dict[str, list[Sample]]) -> dict[str, dict[str, float | None]]:
@@ -131,7 +133,7 @@ def _options() -> argparse.Namespace:
     if options.smoke:
         options.cards, options.slow_cards, options.concurrency = 64, 16, options.concurrency and [4]
         options.read, options.reads, options.rounds = options.read and [0, 50], 2, 1
-    if unknown := set(options.only) - _contenders.CREATING.keys() - _contenders.READING.keys():
+    if unknown := set(options.only) - {name for table in _contenders.TABLES.values() for name in table}:
         parser.error(f"there is no contender {', '.join(sorted(unknown))}")
     return options
 
@@ -139,7 +141,8 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """Run every case and print a table for each."""
     options = _options()
-    cases = [Case("create", size) for size in options.concurrency] + [Case("read", size) for size in options.read]
+    cases = [Case(kind, size) for kind in ("create", "get") for size in options.concurrency]
+    cases += [Case("read", size) for size in options.read]
     figures: dict[str, dict[str, dict[str, float | None]]] = {}
     load_before = _load()
     with _set_up(options) as setting:

@@ -1,7 +1,8 @@
-"""Take the figures of docs/performance.md in one run: `python benchmarks/table.py --environment DIR --json FILE --markdown FILE`.
+"""Take the figures of docs/performance.md in one run: `python benchmarks/table.py --json FILE --markdown FILE --svg FILE`.
 
 Each measurement is a process of its own. In every round all contenders of all columns take turns, TLS and uvloop included, so
-that other work of the machine affects all alike; rounds are begun until the time is up. What fails is named and left out.
+that other work of the machine affects all alike; rounds are begun until the time is up. What fails is named and left out; what is
+not installed is "not installed" in the table: `pip install --group benchmarks` installs the other clients.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import _contenders
 import _environment
 import _plot
 from _arguments import count, positive
-from _measure import Case, Sample, Task, measured
+from _measure import Case, NotInstalledError, Sample, Task, measured
 from _serving import Serving, serving
 
 _BASELINE = "hand-written"
@@ -43,13 +44,14 @@ class Column(NamedTuple):
     loop: str = "asyncio"
 
 
-_CREATING = [
-    Column("1 in flight", Case("create", 1)),
-    Column("32", Case("create", 32)),
-    Column("128", Case("create", 128)),
-    Column("32, TLS", Case("create", 32), tls=True),
-    Column("32, uvloop", Case("create", 32), loop="uvloop"),
-]
+def _columns(kind: str) -> list[Column]:
+    sizes = {1: "1 in flight", 32: "32", 256: "256"}
+    plain = [Column(title, Case(kind, size)) for size, title in sizes.items()]
+    return plain + [Column(f"{title}, uvloop", Case(kind, size), loop="uvloop") for size, title in sizes.items()]
+
+
+_CREATING = [*_columns("create"), Column("32, TLS", Case("create", 32), tls=True)]
+_GETTING = _columns("get")
 _READING = [Column("one card" if not size else f"{size:,}", Case("read", size)) for size in (0, 1, 100, 1_000, 10_000)]
 _STARTS = {
     "python": ["-c", "pass"],
@@ -70,6 +72,8 @@ class Run:
         """Milliseconds of processor time of whole processes."""
         self.failed: dict[str, str] = {}
         """The contenders that can't be measured here, and why."""
+        self.missing: dict[str, str] = {}
+        """The contenders that need a package which is not installed, and its name."""
         self.rounds = 0
         self._python = python
         self._options = options
@@ -89,18 +93,20 @@ class Run:
             print(f"round {self.rounds}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
     def _measure_column(self, server: Serving, column: Column) -> None:
-        contenders = column.case.contenders(self._options.rivals)
+        contenders = column.case.contenders(with_rivals=True, tls=column.tls, loop=column.loop)
         names = list(contenders)
         # Each round begins with another contender, so that none is always first on a cold or a warm processor.
         for name in [names[(position + self.rounds) % len(names)] for position in range(len(names))]:
             key = f"{_key(column)}: {name}"
             is_slow = contenders[name].is_slow
-            if key in self.failed or (is_slow and self.rounds % _SLOW_EVERY):
+            if name in self.missing or key in self.failed or (is_slow and self.rounds % _SLOW_EVERY):
                 continue
             calls, warm_up = self._calls(column.case, is_slow=is_slow)
             task = Task(column.case, name, calls, warm_up, server.service, column.loop, server.core, server.process_id)
             try:
                 sample = measured(self._python, task, _LONGEST_SECONDS)
+            except NotInstalledError as error:
+                self.missing[name] = str(error)
             except (subprocess.SubprocessError, ValueError) as error:
                 self.failed[key] = type(error).__name__
                 print(f"left out: {key}: {type(error).__name__}", file=sys.stderr, flush=True)
@@ -166,17 +172,18 @@ def _with_ratio(figure: Figure) -> str:
 
 
 def _table(
-    heading: str, columns: list[Column], figures: dict[str, dict[str, Figure]], cell: Callable[[Figure], str]
+    heading: str, columns: list[Column], run: Run, figures: dict[str, dict[str, Figure]], cell: Callable[[Figure], str]
 ) -> list[str]:
     columns = [column for column in columns if figures.get(_key(column))]
-    names = list(dict.fromkeys(name for column in columns for name in figures[_key(column)]))
-    order = list(_contenders.CREATING if columns[0].case.kind == "create" else _contenders.READING)
+    order = list(_contenders.TABLES[columns[0].case.kind])
+    names = {name for column in columns for name in figures[_key(column)]} | run.missing.keys() & set(order)
     lines = ["| " + " | ".join([heading, *(column.title for column in columns)]) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in sorted(names, key=order.index):
         cells = [figures[_key(column)].get(name) for column in columns]
         shown = _ROW_NAMES.get(name, name)
         label = f"**`{shown}`**" if name in _contenders.OURS else shown
-        lines.append("| " + " | ".join([label, *("" if figure is None else cell(figure) for figure in cells)]) + " |")
+        empty = "not installed" if name in run.missing else ""
+        lines.append("| " + " | ".join([label, *(empty if figure is None else cell(figure) for figure in cells)]) + " |")
     return [*lines, ""]
 
 
@@ -188,14 +195,17 @@ def _markdown(run: Run, figures: dict[str, dict[str, Figure]], facts: dict[str, 
         "Processor microseconds of the client for each card created. In brackets: how many times less that is than hand-written",
         "aiohttp (`session.post(json=…)` under a semaphore) needs in the same round.",
         "",
-        *_table("", _CREATING, figures, _with_ratio),
-        "Reading cards of 1.7 KB through a socket, in processor microseconds for each card, unknown fields kept. In brackets:",
-        f"how many times less that is than {_rival(facts)} needs in the same round.",
+        *_table("", _CREATING, run, figures, _with_ratio),
+        "The same for reading one card by its identifier:",
         "",
-        *_table("cards", _READING, figures, _with_ratio),
+        *_table("", _GETTING, run, figures, _with_ratio),
+        "Reading cards of 1.7 KB through a socket, in processor microseconds for each card, unknown fields kept. In brackets:",
+        f"how many times less that is than {_reading_baseline(run)} needs in the same round.",
+        "",
+        *_table("cards", _READING, run, figures, _with_ratio),
         "The same for the first reading of a fresh process, connecting included:",
         "",
-        *_table("cards", _READING, figures, lambda figure: _number(figure.cold)),
+        *_table("cards", _READING, run, figures, lambda figure: _number(figure.cold)),
         "| start, processor time of a whole process | ms | times Python's own |",
         "|---|---|---|",
         *(f"| {name} | {value:.0f} | {value / starts['python']:.1f} |" for name, value in starts.items()),
@@ -210,9 +220,9 @@ def _markdown(run: Run, figures: dict[str, dict[str, Figure]], facts: dict[str, 
     return "\n".join(lines) + "\n"
 
 
-def _rival(facts: dict[str, Any]) -> str:
+def _reading_baseline(run: Run) -> str:
     """Return the contender with which reading is compared."""
-    return "aiohttp and pydantic" if facts["rivals"] else _BASELINE
+    return _BASELINE if "aiohttp and pydantic" in run.missing else "aiohttp and pydantic"
 
 
 def _processor() -> str:
@@ -227,8 +237,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=positive, default=10.0, help="rounds are begun until then")
     parser.add_argument("--rounds", type=count, default=15, help="at most so many rounds")
     parser.add_argument("--cards", type=count, default=4_000, help="cards that each contender creates in each round")
-    parser.add_argument("--no-rivals", dest="rivals", action="store_false", help="only what needs no further packages")
-    parser.add_argument("--environment", type=Path, metavar="DIR", help="keep the rivals' environment here, or use what is here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file as well")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the processor time per card created")
@@ -242,27 +250,27 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Measure, and write the figures and the tables. Return 1 if a measurement failed."""
     options = _options()
+    python = sys.executable
     with contextlib.ExitStack() as stack:
-        python = stack.enter_context(_environment.python_of(options))
         until = time.monotonic() + options.minutes * 60
         versions = _environment.versions(python)
         has_tls = shutil.which("openssl") is not None
         servers = {tls: stack.enter_context(serving(python, tls=tls)) for tls in (False, True) if has_tls or not tls}
-        columns = [it for it in _CREATING + _READING if it.tls in servers and (it.loop == "asyncio" or it.loop in versions)]
+        wanted = [_CREATING[0], _CREATING[-1], _GETTING[4], *_READING[:2]] if options.smoke else _CREATING + _GETTING + _READING
+        columns = [it for it in wanted if it.tls in servers and (it.loop == "asyncio" or it.loop in versions)]
         facts = {
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "processor": _processor(),
             "pinned": servers[False].core is not None,
             "cards": options.cards,
-            "rivals": options.rivals,
             "versions": versions,
             "load before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
         run = Run(python, options)
         run.measure(servers, columns, until)
     figures = {
-        _key(column): _figures(run.samples[_key(column)], _BASELINE if column.case.kind == "create" else _rival(facts))
+        _key(column): _figures(run.samples[_key(column)], _reading_baseline(run) if column.case.kind == "read" else _BASELINE)
         for column in columns
     }
     text = _markdown(run, figures, facts)
@@ -274,14 +282,16 @@ def main() -> int:
             **facts,
             "rounds": run.rounds,
             "failed": run.failed,
+            "not installed": run.missing,
             "figures": {title: {name: it._asdict() for name, it in found.items()} for title, found in figures.items()},
             "starts_ms": run.starts,
             "samples": {t: {name: [one._asdict() for one in them] for name, them in f.items()} for t, f in run.samples.items()},
         }
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.svg:
-        panels = {it.title: {name: one.median for name, one in figures[_key(it)].items()} for it in columns if it in _CREATING}
-        _plot.draw_bars(options.svg, "CPU microseconds per card", panels, ours=_contenders.OURS)
+        drawn = [*_CREATING[:3], *_GETTING[:3]]
+        panels = {it.case.title: {name: one.median for name, one in figures[_key(it)].items()} for it in columns if it in drawn}
+        _plot.draw_bars(options.svg, "CPU microseconds per call", panels, ours=_contenders.OURS)
     return 1 if run.failed else 0
 
 
