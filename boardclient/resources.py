@@ -246,7 +246,7 @@ class Cards(_Resource):
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
         if board_id is None and unknown is None and settle is None and probe is False and reference is ledger is None:
             check_card(name, list_id, desc, due, pos)  # and no draft, which would cost more than all that the pipeline does
-            request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
+            request = operations.card_request(name, list_id, desc, due, pos)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
             return await self._pipeline.call(request)

@@ -182,7 +182,7 @@ class Sender:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
         desc = self._markers.description(row) if self._options.marker or row.is_probe else draft.desc
-        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
+        request = operations.card_request(draft.name, draft.list_id, desc, draft.due, draft.pos)
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:
