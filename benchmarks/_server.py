@@ -58,7 +58,8 @@ def _response(body: bytes) -> bytes:
 
 
 _NUMBERS = itertools.count(1)
-_CREATED = _answer(_CARD).split(str(_CARD["id"]).encode())
+_NAME = re.compile(rb'"name" ?: ?"([^"]*)"')
+_CREATED = b'{"id": "%024x", "name": "%b", "desc": "Written by the benchmark.", "url": "https://board.example/c/5f1a0c2e"}'
 _CREATED_FOR = {b"post " + path: _answer(_CARD | fields) for path, fields in _INSISTED.items()}
 
 
@@ -70,9 +71,10 @@ def _listed(number: int) -> bytes:
     return _response(board(number))
 
 
-def _answer_to(head: bytes) -> bytes:
-    if head.startswith(b"post /1/"):
-        return (b"%024x" % next(_NUMBERS)).join(_CREATED)  # each card has its own identifier
+def _answer_to(head: bytes, body: bytes) -> bytes:
+    if head.startswith(b"post /1/"):  # each card has its own identifier, and the name that was sent, as a service's has
+        sent = _NAME.search(body)
+        return _response(_CREATED % (next(_NUMBERS), sent[1] if sent else b""))
     if head.startswith(b"get /1/cards/"):
         return _ONE
     if wanted := _READ.search(head, 0, 200):
@@ -98,8 +100,8 @@ class _Canned(asyncio.Protocol):
                 length = int(head[at + 17 :].split(b"\r\n", 1)[0])
             if len(self._buffer) < end + 4 + length:
                 return
-            self._buffer = self._buffer[end + 4 + length :]
-            self._transport.write(_answer_to(head))
+            body, self._buffer = self._buffer[end + 4 : end + 4 + length], self._buffer[end + 4 + length :]
+            self._transport.write(_answer_to(head, body))
 
 
 async def _serve(certificate: Path | None) -> None:
