@@ -49,14 +49,14 @@ class IdSet:
         self._table: array[int] | None = None
         """An open table of the hashes of the others, if there are any."""
         self._number = 0
-        """How many it has: numbers other than 0, which marks a free place."""
+        """How many it has: numbers other than 0, which marks a free slot."""
         self.repeated: int = sum(not self.add(identifier) for identifier in ids)
         """How many of `ids` were given before."""
 
     def add(self, identifier: str | int) -> bool:
         """Add an identifier. Return False if the set had it."""
         latest = self._latest
-        if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
+        if identifier in latest or (self._table is not None and self._table[_slot(self._table, _hash(identifier))]):
             return False
         latest.add(identifier)
         if len(latest) > _MOST_LATEST:
@@ -70,12 +70,12 @@ class IdSet:
         if self._table is None or 3 * self._number > 2 * len(self._table):
             before, self._table = self._table or (), array("q", bytes(8 << (3 * self._number // 2).bit_length()))
         for value in chain(filter(None, before), map(_hash, self._latest)):
-            self._table[_place(self._table, value)] = value
+            self._table[_slot(self._table, value)] = value
         self._latest = set()
 
     def __contains__(self, identifier: str | int) -> bool:
         return identifier in self._latest or (
-            self._table is not None and bool(self._table[_place(self._table, _hash(identifier))])
+            self._table is not None and bool(self._table[_slot(self._table, _hash(identifier))])
         )
 
     def __len__(self) -> int:
@@ -86,13 +86,13 @@ def _hash(identifier: str | int) -> int:
     return hash(identifier) or 1
 
 
-def _place(table: array[int], value: int) -> int:
-    """Return the place of a number other than 0 in an open table, or the free one that it would get."""
+def _slot(table: array[int], value: int) -> int:
+    """Return the slot of a number other than 0 in an open table, or the free one that it would get."""
     mask = len(table) - 1
-    place = value & mask
-    while (found := table[place]) and found != value:
-        place = (place + 1) & mask
-    return place
+    slot = value & mask
+    while (found := table[slot]) and found != value:
+        slot = (slot + 1) & mask
+    return slot
 
 
 # --- contents

@@ -81,7 +81,7 @@ async def map_calls(
             if len(workers) < most:
                 start()
             ((index, item),) = taken
-            await results.put(await _result(function, index, item, pace))
+            await results.put(await _call_at_pace(function, index, item, pace))
 
     def start() -> None:
         worker = asyncio.create_task(work(), name="boardclient map")
@@ -119,13 +119,13 @@ def _numbered(index: int, item: object) -> tuple[int, Any]:
     return index, item
 
 
-async def _result(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace | None) -> MapResult[T, R]:
+async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace | None) -> MapResult[T, R]:
     """Wait for the pace, and call the function for an item."""
     if pace is None:
-        return await _outcome(function, index, item)
+        return await _call(function, index, item)
     async with pace:
         began = asyncio.get_running_loop().time()
-        result = await _outcome(function, index, item)
+        result = await _call(function, index, item)
         error = result.error
         status, asked = (
             (error.status, error.retry_after) if isinstance(error, ApiError) else (200 if error is None else None, None)
@@ -134,7 +134,7 @@ async def _result(function: Callable[[T], Awaitable[R]], index: int, item: T, pa
     return result
 
 
-async def _outcome(function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
+async def _call(function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
     task = asyncio.current_task()
     try:
         return MapSuccess(index=index, item=item, value=await function(item))

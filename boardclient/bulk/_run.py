@@ -171,7 +171,7 @@ class BulkRun:
 
     async def __anext__(self) -> CardResult:
         results = self._open_engine().results
-        if results.untaken or await self._more():
+        if results.untaken or await self._wait_for_result():
             return results.take()
         raise StopAsyncIteration
 
@@ -189,7 +189,7 @@ class BulkRun:
         if self._stage == "new":
             async with self:
                 return await self.wait()
-        while await self._more():
+        while await self._wait_for_result():
             self._open_engine().results.discard_all()
         return self.report
 
@@ -197,7 +197,7 @@ class BulkRun:
         """Return the results that are ready, without waiting. It can also be called after the block."""
         return [] if self._engine is None else self._engine.results.take_all()
 
-    async def _more(self) -> bool:
+    async def _wait_for_result(self) -> bool:
         """Wait for a result and return True, or at the end return False or raise the error that ended the run early."""
         if await self._open_engine().results.wait():
             return True

@@ -129,7 +129,7 @@ class Undo:
             try:
                 async with contextlib.aclosing(map_calls(self._pipeline, remove, self.unchanged, None)) as results:
                     async for result in results:
-                        file.check_held()
+                        file.check_lock()
                         if isinstance(result.error, _ENDING):
                             raise result.error
                         if result.error is not None:
@@ -182,14 +182,14 @@ class Undo:
         if card is None:
             self._missing.append(card_id)
         elif self._is_unchanged(card_id, card, self._shown):
-            file.check_held()
+            file.check_lock()
             await self._delete(file, card_id)
 
     async def _delete(self, file: JournalFile, card_id: str) -> None:
         """Delete a card, as long as no other process may have got the journal."""
         self.has_begun = True
         try:
-            await self._pipeline.call(operations.DELETE_CARD.request(card_id), CallOptions(may_send=file.is_held))
+            await self._pipeline.call(operations.DELETE_CARD.request(card_id), CallOptions(may_send=file.has_lock))
         except NotFoundError:
             if await self._read(card_id) is not None:
                 raise

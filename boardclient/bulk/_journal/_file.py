@@ -274,7 +274,7 @@ class JournalFile:
         """The number of the last run that may have opened it. With a later one, nothing is written any more."""
         self._opened = contextlib.ExitStack()
         self._fault: str | None = None
-        self._places = _identify(str(lock.path)), _identify(str(path))
+        self._inodes = _identify(str(lock.path)), _identify(str(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str] | None) -> Self:
@@ -319,21 +319,21 @@ class JournalFile:
         (was_sent,) = self.connection.execute(_WAS_SENT).fetchone()
         return bool(was_sent)
 
-    def is_held(self) -> bool:
+    def has_lock(self) -> bool:
         """Return False if another process may have got the lock: its file or the journal is not in its place any more.
 
         It takes two system calls, so it can be asked before each request. A process may be suspended for any time, and finds
         neither out from its own descriptors.
         """
         try:
-            return self._places == (_identify(str(self.lock.path)), _identify(str(self.path)))
+            return self._inodes == (_identify(str(self.lock.path)), _identify(str(self.path)))
         except OSError:
             return False
 
-    def check_held(self) -> None:
+    def check_lock(self) -> None:
         """Raise an earlier error of the file again, or that another process may have got the lock."""
         self.check()
-        if not self.is_held():
+        if not self.has_lock():
             raise JournalError(
                 f"{self.path} or its lock was moved, removed or replaced while it was in use: nothing more is sent."
                 " Put both back, and run again"

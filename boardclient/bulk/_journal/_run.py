@@ -447,7 +447,7 @@ class JournalLedger(DurableLedger):
             JournalError: this can't be noted, or an outcome could not be written. The row must not be sent.
         """
         self._check_open()
-        self._file.journal.check_held()
+        self._file.journal.check_lock()
         # The last row stays unreleased until it is sent. After a kill its card proves whether those in doubt exist.
         released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged - 1))
         self._file.journal.lock.release_to(released)
@@ -455,7 +455,7 @@ class JournalLedger(DurableLedger):
 
     def _may_send(self) -> bool:
         """Return True while the journal is this run's. Otherwise the next row is passed to `release`, which ends the run."""
-        if self._file.journal.is_held():
+        if self._file.journal.has_lock():
             return True
         self.released = -1
         return False

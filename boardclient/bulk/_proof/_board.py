@@ -209,12 +209,12 @@ class RunBoard:
         await self.read_lists()
         if note is not None and self._ledger.is_new:  # also if an earlier run has read them: it has sent nothing
             request = operations.CARDS_IN_SLICES.request(self.board_id)
-            await self._ledger.set_baseline(await self._read(request, partial(self._ids, note)))
+            await self._ledger.set_baseline(await self._read(request, partial(self._read_ids, note)))
         self._baseline = await self._ledger.baseline()
         if self._baseline is not None:
             self._ledger.older.append(self._baseline)
 
-    async def _ids(self, note: Callable[[str, Card], object], slices: Iterator[list[Card]]) -> list[str]:
+    async def _read_ids(self, note: Callable[[str, Card], object], slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []
         lists = self._listed_before = Counter[str]()
         for cards in slices:
@@ -249,7 +249,7 @@ class RunBoard:
         self.lists = frozenset(item.id for item in lists)
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
-    async def listing(
+    async def read_listing(
         self, samples: Container[str], is_recycled: Callable[[Card], bool] | None, probes: Iterable[str] = ()
     ) -> Listing:
         """Read the cards. If some of this run are missing that may be too new to be listed, wait and read them again.
@@ -260,7 +260,7 @@ class RunBoard:
             BoardClientError: the board could not be read.
         """
         confirmed = await self._ledger.confirmed()
-        listing = await self._listed(confirmed, samples, is_recycled)
+        listing = await self._list(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
         is_late = wait > 0 and (
             not all(map(listing.shows, probes))
@@ -270,10 +270,10 @@ class RunBoard:
             self._on_wait(wait)
             await asyncio.sleep(wait)
             self._on_wait(None)
-            listing = await self._listed(confirmed, samples, is_recycled)
+            listing = await self._list(confirmed, samples, is_recycled)
         return listing
 
-    async def _listed(self, confirmed: IdSet, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
+    async def _list(self, confirmed: IdSet, samples: Container[str], is_recycled: Callable[[Card], bool] | None) -> Listing:
         async def take(slices: Iterator[list[Card]]) -> Listing:
             listing = Listing(self._baseline, confirmed, samples, is_recycled, self.probes)
             for cards in slices:

@@ -146,11 +146,11 @@ class Reconciler:
         return await self._judge_refused(refused, doubted, listing, missing)
 
     async def _read(self, rows: Sequence[Row], refused: Sequence[Row]) -> tuple[Listing, Missing]:
-        listing = await self._listing(rows, refused)
+        listing = await self._read_listing(rows, refused)
         await self._board.read_lists()  # after the cards, so that they were listed if it is open
         return listing, await self._board.look_for_missing(listing, self._samples.ids)
 
-    async def _listing(self, rows: Sequence[Row], refused: Sequence[Row]) -> Listing:
+    async def _read_listing(self, rows: Sequence[Row], refused: Sequence[Row]) -> Listing:
         """Read the cards, and note in which reading each was listed first.
 
         `rows` are in doubt, as the unknown ones are: a card with a known identifier may be theirs by now. It is a refused row's
@@ -159,7 +159,7 @@ class Reconciler:
         marked = refused if self.markers.are_secret else ()
         probes = {} if self.probes is None else self.probes.there
         recycling = self._recycling([*rows, *self._unknown, *marked])
-        listing = await self._board.listing({*self._samples.ids, *probes}, recycling, probes)
+        listing = await self._board.read_listing({*self._samples.ids, *probes}, recycling, probes)
         if self.probes is not None:
             self.probes.recognise(listing)
         self._read_at.append(asyncio.get_running_loop().time())
@@ -226,7 +226,7 @@ class Reconciler:
             else:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
-        return await self._noted(findings, resembling, listing)
+        return await self._note(findings, resembling, listing)
 
     def _may_become_clear(self, list_id: str, evidence: Evidence, *, is_equal: bool) -> bool:
         """Return True if the probe of a list may decide whose the cards are that may be a row's.
@@ -253,9 +253,9 @@ class Reconciler:
                 findings.append(_unknown(row, _why(possible, is_equal=True)))
             else:
                 findings.append(RowFinding(row, "absent"))
-        return await self._noted(findings, resembling, listing)
+        return await self._note(findings, resembling, listing)
 
-    async def _noted(
+    async def _note(
         self, findings: list[RowFinding], resembling: Mapping[int, Sequence[Card]], listing: Listing
     ) -> list[RowFinding]:
         """Note and return what a listing says about rows, and the cards that may be theirs, by the numbers of the rows."""
@@ -266,10 +266,10 @@ class Reconciler:
                 self.note_known(row, card.id)
             elif event == "undecided":
                 self._unknown.append(row)
-        await self._name(resembling)
+        await self._name_cards(resembling)
         return findings
 
-    async def _name(self, resembling: Mapping[int, Sequence[Card]]) -> None:
+    async def _name_cards(self, resembling: Mapping[int, Sequence[Card]]) -> None:
         """Note which cards the errors of unknown rows name, by the numbers of the rows."""
         for some in {id(some): some for some in resembling.values()}.values():  # most rows have the same
             self._named.update(card.id for card in some)
@@ -371,7 +371,7 @@ class Reconciler:
         """Return findings for rows about which nothing can be proven, and why."""
         self._unknown += rows
         possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
-        await self._name({seq: cards for seq, (cards, _) in possible.items()})
+        await self._name_cards({seq: cards for seq, (cards, _) in possible.items()})
         return [_unknown(row, possible[row.seq][1] if row.seq in possible else why) for row in rows]
 
     # --- the audit
@@ -382,7 +382,7 @@ class Reconciler:
         Raises:
             BoardClientError: the board could not be read.
         """
-        listing = await self._listing(doubted, refused)
+        listing = await self._read_listing(doubted, refused)
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         findings = await self._judge_refused(refused, doubted, listing, missing)
         found = {finding.card.id for finding in findings if finding.card is not None}
