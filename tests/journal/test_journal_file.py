@@ -17,7 +17,8 @@ import pytest
 from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._run import JournalLedger, RunFile
+from boardclient.bulk._journal._rows import RunFile
+from boardclient.bulk._journal._run import JournalLedger
 from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
@@ -62,7 +63,7 @@ import os, sys
 from pathlib import Path
 from boardclient import CardDraft
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._run import RunFile
+from boardclient.bulk._journal._rows import RunFile
 
 connect, folder = _file.connect, Path(sys.argv[1])
 entries = [(f"r{n}", CardDraft(f"card {n}", "l1")) for n in range(12)]
