@@ -303,7 +303,6 @@ class Engine:
                 self._lives.note_finding(finding)
 
     async def _admit_refused(self) -> None:
-        """Let some of the rows that were refused be sent again."""
         rows = self._places.take_to_send_again(self._sender.ahead)
         await self._ledger.log_refused(rows)
         for row in rows:
@@ -368,7 +367,6 @@ class Engine:
         self._sender.dispatch()
 
     async def _remove_probes(self, *, is_patient: bool) -> None:
-        """Delete the probes that are on the board."""
         if self._reconciler.probes is not None:
             await self._reconciler.probes.remove(is_patient=is_patient)
 
@@ -387,6 +385,5 @@ class Engine:
         await self._remove_probes(is_patient=False)
 
     def _end_lives(self, why: str) -> None:
-        """End the lives of all rows that have no result."""
         self._responses.end(why)
         self._lives.end(why)

@@ -114,7 +114,6 @@ class Responses:
                 self._end_connection(connection, is_in_step=bool(is_in_step))
 
     def _believe(self, responses: Iterable[Response]) -> None:
-        """Take responses for those to their rows."""
         for _, row, card, _ in responses:
             row.is_unproven = False
             if card is None:
@@ -142,7 +141,6 @@ class Responses:
         self._lives.happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
 
     def _confirm(self, row: Row, card: Card) -> None:
-        """Note the card of a row."""
         if self._hold.is_disturbed or self._refused:
             self._note_accepted(row)
         if self._reads_board:
