@@ -8,7 +8,7 @@ import functools
 import logging
 import traceback
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -192,6 +192,21 @@ def test_a_call_outside_of_asyncio_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"asyncio task, such as that of asyncio\.run"):
         session.members.me().send(None)
     session._discard()
+
+
+async def test_a_call_outside_of_a_task_says_so() -> None:
+    """A callback of the event loop runs in no task: the error names what is missing."""
+    loop, session = asyncio.get_running_loop(), AsyncSession(StaticCredentials("t"), "https://board.example")
+    ended = loop.create_future()
+    loop.call_soon(lambda: ended.set_result(_raised_by(session.members.me())))
+    assert "asyncio task, such as that of asyncio.run" in str(await ended)
+    session._discard()
+
+
+def _raised_by(call: Coroutine[object, object, object]) -> RuntimeError:
+    with pytest.raises(RuntimeError) as caught:
+        call.send(None)
+    return caught.value
 
 
 class Nonsense(StaticCredentials):
