@@ -442,7 +442,8 @@ async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
     entries: list[tuple[int, CardDraft]] = []
     owners: dict[int, int] = {}
     others: list[Doubt] = []
-    for part in await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first)):
+    found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
+    for part in found:
         drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
         for seq, draft in enumerate(drafts, part.first + 1):
             is_in_doubt = states.get(seq, ("",))[0] in {"logged", "unknown"}
@@ -455,7 +456,7 @@ async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
     kept = {*new[_AT_ONCE:]} if len(new) < len(entries) else set()
     ledger = _ledger(task, held, [entry for entry in entries if entry[0] not in kept], states)
     ledger.owners, ledger.others = owners, others
-    settle = json.loads(part.options)["settle"]  # the job's, which may be another one than when it was planned
+    settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
     options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
     await _carry_out(task, held, ledger, is_open=bool(kept), **options)
     return not kept and held.is_returned
