@@ -109,7 +109,6 @@ class Activity:
 
     @property
     def url(self) -> str:
-        """The URL without the query."""
         return self.root + self.path
 
     def event(self, kind: Callable[..., T], **more: object) -> T:
@@ -135,13 +134,11 @@ class Activity:
         )
 
     def begin(self) -> Activity:
-        """Notify the instruments of the beginning."""
         for instrument in self.instruments:
             guarded("an instrument", instrument.begin, self)
         return self
 
     def note(self, event: Event | str) -> None:
-        """Notify the instruments of an event, or of a phase of a run."""
         for instrument in self.instruments:
             guarded("an instrument", instrument.note, self, event)
 
@@ -181,17 +178,14 @@ class Observers(Instrument):
         self._events = events
 
     def begin(self, activity: Activity) -> None:
-        """Notify the observers of a request."""
         if activity.kind == "attempt":
             self.notify(activity.event(self._events.RequestSent, attempt=activity.number))
 
     def note(self, activity: Activity, event: Event | str) -> None:
-        """Notify the observers of an event, and not of a phase."""
         if not isinstance(event, str):
             self.notify(event)
 
     def end(self, activity: Activity) -> None:
-        """Notify the observers of an attempt's end."""
         if activity.kind == "attempt":
             self.notify(
                 activity.event(
@@ -206,7 +200,6 @@ class Observers(Instrument):
             )
 
     def notify(self, event: Event) -> None:
-        """Notify the observers of an event."""
         for observer in self._observers:
             given = guarded("an observer", observer, event)
             if inspect.iscoroutine(given):
@@ -224,14 +217,12 @@ class LogInstrument(Instrument):
     """Log calls, retries, renewals and runs at INFO, attempts and cards at DEBUG."""
 
     def begin(self, activity: Activity) -> None:
-        """Log the beginning of an attempt or a run."""
         if activity.kind == "attempt":
             _log(logging.DEBUG, activity, "attempt %d: %s %s", activity.number, activity.method, activity.url)
         elif activity.kind != "call":
             _log(logging.INFO, activity, "begins")
 
     def note(self, activity: Activity, event: Event | str) -> None:
-        """Log a retry, a renewal or a phase."""
         from boardclient.events import CredentialsRenewed, RetryScheduled  # for calls that are followed
 
         if isinstance(event, RetryScheduled):
@@ -242,7 +233,6 @@ class LogInstrument(Instrument):
             _log(logging.INFO, activity, "%s", event)
 
     def end(self, activity: Activity) -> None:
-        """Log the outcome."""
         error = activity.error
         why = str(error) if isinstance(error, BoardClientError) else type(error).__name__ if error is not None else ""
         if activity.kind == "attempt":

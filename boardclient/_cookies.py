@@ -102,7 +102,6 @@ class SignInCookies:
         return self._set_cookie("account", self._seal("account", [*attrs.astuple(signed)]), int(self._account_seconds))
 
     def drop_account(self) -> str:
-        """Return the cookie that signs a user out."""
         return self._set_cookie("account", "", 0)
 
     def account_of(self, cookies: Cookies) -> SignedAccount | None:
@@ -116,7 +115,6 @@ class SignInCookies:
     # --- sign-ins under way
 
     def keep_flow(self, flow: Flow) -> str:
-        """Return the cookie of a sign-in."""
         content = [flow.begun_at, flow.return_to, flow.has_challenge, flow.is_over]
         return self._set_cookie(f"flow-{flow.state}", self._seal(f"flow {flow.state}", content), _KEPT_SECONDS)
 

@@ -204,7 +204,6 @@ class Database:
             raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await wait_to_end(asyncio.create_task(self._engine.dispose()))
 
     def _configure(self, connection: Any, _: object) -> None:

@@ -53,7 +53,6 @@ def requires_extra(extra: str, name: str) -> Iterator[None]:
 
 
 def reason_of(error: OSError) -> str:
-    """Return why the system refused, and what helps where that is known."""
     why, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0)
     return why if remedy is None else f"{why}: {remedy}"
 

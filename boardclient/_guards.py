@@ -29,9 +29,7 @@ _logger: Final = logging.getLogger("boardclient")
 class Spawn(Protocol):
     """Makes a task and owns it, as `Exchange.spawn` does."""
 
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        """Run work in a task."""
-        ...
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
 
 
 def log_failure(what: str) -> None:
@@ -58,7 +56,6 @@ class GuardedLimiter:
         self._report = getattr(limiter, "report", None)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Pass the result of an attempt to the limiter's `report`, if it has one."""
         if self._report is not None:
             guarded("a limiter's report", self._report, status, retry_after, seconds)
 
@@ -164,6 +161,7 @@ async def supplied(
         raise
     finally:
         task.cancel()  # it is not waited for: it may ignore this
+    # Four ends: another task was faster, it took too long, it raised, or it returned, perhaps something else than it should.
     if not task.done():
         if until is not None and until.done():
             raise Overtaken
@@ -180,7 +178,6 @@ async def supplied(
 
 
 def _supplied_failure(name: str, error: BaseException) -> CredentialError:
-    """Return the error for what an application's function raised."""
     if isinstance(error, ConsentRequired):
         return error
     is_told = isinstance(error, CredentialError)

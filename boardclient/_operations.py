@@ -112,22 +112,18 @@ class Request(Generic[T]):
 
     @property
     def path(self) -> str:
-        """The path without the query."""
         return self.target.partition("?")[0]
 
     @property
     def method(self) -> str:
-        """The HTTP method."""
         return self.operation.method
 
     @property
     def repeatable(self) -> bool:
-        """Whether a second request leaves the service in the same state as the first."""
         return self.operation.repeatable
 
     @property
     def line(self) -> str:
-        """The method and the path, without the query."""
         return f"{self.operation.method} {self.path}"
 
 

@@ -125,7 +125,6 @@ class Profile:
         return {name: value for name, value in found.items() if name in SECRETS}
 
     def token_store(self) -> FileTokenStore:
-        """Return the store of tokens, whose account is the service's address."""
         return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(folder() / "tokens.sqlite3")
 
 
@@ -140,7 +139,6 @@ class Profiles:
 
     @classmethod
     def read(cls) -> Profiles:
-        """Read the profiles of this user."""
         path: Path | str = "the file of profiles"
         try:
             path = folder() / "profiles.json"
@@ -154,7 +152,6 @@ class Profiles:
             return cls(problem=f"{path} can't be read ({error}): mend it, or delete it and sign in again")
 
     def of(self, base_url: str) -> Profile:
-        """Return the profile of a service, which is empty if there is none."""
         url = base_url.rstrip("/")
         return self.by_url.setdefault(url, Profile(base_url=url))
 
@@ -250,7 +247,6 @@ def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Toke
 
 
 def forget_in_keyring(base_url: str) -> None:
-    """Delete the entry of a service in the keyring, if there is one."""
     with contextlib.suppress(CredentialError):
         _keyring("delete_password", base_url)
 
@@ -259,7 +255,6 @@ class _KeyringTokenStore(FileTokenStore):
     """Reads tokens from the system's keyring, and their generations from the file."""
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account."""
         stored = await super().read(account)
         value = (await asyncio.to_thread(_in_keyring, account)).get("token")
         return None if stored is None or value is None else attrs.evolve(stored, token=Token(value, stored.token.expires_at))
@@ -322,7 +317,6 @@ class Settings:
 
     @property
     def base_url(self) -> str:
-        """The service's address."""
         return self.values["base_url"]
 
     @property
@@ -332,7 +326,6 @@ class Settings:
 
     @property
     def key(self) -> str | None:
-        """The API key, if one is used."""
         return self.get("key")
 
     @cached_property

@@ -132,14 +132,12 @@ def is_throttling(error: object) -> bool:
 
 
 def ends_run(error: object) -> bool:
-    """Return True if every further call would raise the error too."""
     if isinstance(error, ApiError):
         return status_of(error.status).ends_run
     return isinstance(error, CredentialError | JournalError | SessionClosedError)
 
 
 def add_words(error: BoardClientError, words: str, joint: str = "; ") -> None:
-    """Add words to the message of an error."""
     error.message += joint + words
     error.args = (error.message, *error.args[1:])
 

@@ -149,7 +149,6 @@ class _Field:
 
     @property
     def is_required(self) -> bool:
-        """Whether null does not fit."""
         return NoneType not in self.kinds
 
     def fitted(self, value: object) -> object:
@@ -203,15 +202,12 @@ _Construct: TypeAlias = Callable[[tuple[object, ...]], Any]
 
 
 class _Misfit(Exception):  # noqa: N818 -- never leaves this module
-    """Report the place of a value that the interface does not allow."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
 
 
 def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the fields of an object that its model does not hold."""
     rest = dict(value)
     for field in fields:
         raw = rest.get(field.wire)
@@ -228,7 +224,6 @@ class _Texts(msgspec.Struct, gc=False):
     array: bytes = b""
 
     def read(self, position: int) -> Extra:
-        """Return the undocumented fields of one model."""
         if self.elements is None:
             self.elements = _elements(self.array)
         element: Any = self.elements[position]
@@ -255,7 +250,6 @@ def _careful_hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _
 
 
 def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | None:
-    """Make the type that msgspec decodes the fields into. None if a field is a model itself."""
     if any(dict in field.asked for field in fields):
         return None
     members: list[tuple[str, Any, None] | tuple[str, Any]] = [
@@ -347,7 +341,6 @@ def _thawed(frozen: type, converters: Mapping[str, Callable[[Any], object]]) -> 
 
 
 def _converter(*, strict: bool) -> Converter:
-    """Make a converter for the wire form of every model."""
     converter = Converter()
     prefs = attrs.evolve(_PREFS, fit=_nested(converter))
     for model, declared in _FIELDS.items():
@@ -367,7 +360,6 @@ _lenient: Final = _converter(strict=False)
 
 
 def _decode_error(model: type, within: str, misfit: _Misfit) -> DecodeError:
-    """Make the error that names the place within the body."""
     path = ".".join(filter(None, (within, misfit.path)))
     return DecodeError(f"the response is not the documented {model.__name__} at {path or 'its top'}", path)
 

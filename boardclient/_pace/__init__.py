@@ -219,7 +219,6 @@ class Pace:
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
 
     async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
-        """Wait for a permit. A cancellation returns one that was already granted."""
         waiter: _Waiter = loop.create_future()
         self._waiters.append(waiter)
         self._grant_permits()
@@ -254,7 +253,6 @@ class Pace:
             self._timer = self._loop.call_later(due - now, self._on_timer)
 
     def _fail(self, error: Exception) -> None:
-        """End the wait of all attempts."""
         for waiter in self._waiters:
             if not waiter.done():  # pragma: no branch -- one that was cancelled, and has not left the queue yet
                 waiter.set_exception(copy.copy(error))

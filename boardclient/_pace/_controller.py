@@ -52,7 +52,6 @@ class Controller:
 
     @property
     def limit(self) -> float | None:
-        """The service's limit in requests per second, or None if it is not known yet."""
         return self._search.limit
 
     @property
@@ -105,7 +104,6 @@ class Controller:
         return attempt
 
     def end(self, attempt: PacedAttempt) -> None:
-        """Note that an attempt has ended."""
         self.in_flight -= 1
         if attempt.serial == self._asking:
             self._asking = None
@@ -116,10 +114,10 @@ class Controller:
         self._schedule.give_back()
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Learn from the result of an attempt. `status` is None without a response."""
         if status is None:
             return
         meaning = status_of(status)
+        # Lost responses and failures of the service say nothing about a limit: neither refused nor accepted.
         if meaning.is_overload:
             self._search.add_refused(attempt, now, retry_after, self._schedule, is_throttling=meaning.is_throttling)
             self._apply(now)

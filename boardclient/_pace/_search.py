@@ -102,13 +102,11 @@ class Open:
     speed: float = _DOUBLING
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the rate after `step` seconds."""
         grown = _climb(rate, self.speed, step)
         self.speed = min(_DOUBLING, self.speed + 0.05 * step)
         return grown
 
     def widen(self, most: int) -> None:
-        """Allow a little more in flight."""
         self.concurrency = min(float(most), self.concurrency + _GROWTH)
 
 
@@ -124,7 +122,6 @@ class Approach:
     patience: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the rate after `step` seconds."""
         self.patience -= step
         if self.patience > 0:
             return rate
@@ -147,7 +144,6 @@ class Steady:
     progress: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the rate after `step` seconds."""
         self.progress += step
         patience = min(60.0, max(8.0, _SPARSE * self.refused / self.limit - _PROBE_SECONDS))
         if self.is_new:
@@ -172,7 +168,6 @@ class Trial:
     refused: int = 0
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the unchanged rate."""
         return rate
 
     def usual(self, serial: int) -> float | None:
@@ -277,7 +272,6 @@ class Usual:
     _credit: float = _TOLERATED
 
     def begin(self, share: float, serial: int) -> None:
-        """Set the share that is usual after an attempt."""
         self.share = share if share > _RARE else 0.0
         self._credit, self._serial = math.inf, serial
 
@@ -293,7 +287,6 @@ class Usual:
         return self._credit >= 0
 
     def share_since_full(self) -> float:
-        """Return the share that was refused since the credit was full."""
         return min(0.5, self.refused / max(1, self._serial - self._full))
 
 
@@ -334,8 +327,9 @@ class Search:
         return savings < -max(2.0, 0.03 * limit)
 
     def add_accepted(self, attempt: PacedAttempt, now: float, in_flight: int, schedule: Schedule) -> None:
-        """Learn from an accepted attempt."""
         block = self.block
+        # Three cases: no block; an attempt from after the hold, which ends the block; and one that was in flight with the refused
+        # one, which ends it only if there are so many that the refusal must have had another cause.
         if block is None:
             if isinstance(self.phase, Trial):
                 self._judge_trial(self.phase, attempt)
@@ -377,6 +371,8 @@ class Search:
         is_usual = is_usual and (isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial)))
         self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         is_outage = not is_throttling and retry_after is None
+        # Four cases: the block that it belongs to continues, it was started before the rate was lowered and says nothing new, a
+        # trial counts it, or it begins a block unless such refusals are usual.
         if block is not None:
             block.is_outage = block.is_outage or is_outage
             block.refused += 1
@@ -409,6 +405,7 @@ class Search:
 
     def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int) -> None:
         """Set the limit between the accepted and the refused rate since the last refusal."""
+        # What was accepted is the limit or less, what was refused the limit or more.
         is_agreed = count >= 5 and 0.9 * measured <= rate <= 1.25 * measured
         limit = min(rate, (measured + rate) / 2 if is_agreed else math.sqrt(measured * rate))
         limit = self._set_limit(limit)
@@ -435,6 +432,8 @@ class Search:
             end = (max(end, block.retry_at - 1.0) + attempt.started_at) / 2
         measured, count = self._measure(attempt.serial - 1, end)
         self.block = None
+        # What the block has shown, from the least to the most: nothing about a limit, that there is one of which nothing was
+        # accepted yet, a first limit, a better one, or that a known one still holds.
         if self._doubt(block):
             pass
         elif block.limit is None and not count:  # nothing was accepted before
@@ -484,7 +483,6 @@ class Search:
         return True
 
     def _judge_trial(self, trial: Trial, attempt: PacedAttempt) -> None:
-        """End a trial once it has a result."""
         if attempt.serial <= trial.serial:
             return
         usual = trial.usual(attempt.serial)

@@ -114,6 +114,7 @@ class Group:
         self.ahead = _AHEAD * max(1.0, math.sqrt(len(self.members) / 2))
         self.moment = max(self.moment, now + self.ahead)
         controller = self.controller
+        # Three cases: nobody was refused yet, this message has the first refusal of the group, or the limit is searched already.
         if controller is None and message.refused:
             controller = self.controller = Controller.begin(None, _MOST)
             controller.take_over(self.started, self.began, now, message.retry_after, 2 * self.ahead)
@@ -153,7 +154,6 @@ for _union in (Ordinary, Phase):
 
 
 def dump(group: Group) -> bytes:
-    """Return a group as it is stored."""
     return zlib.compress(json.dumps(_converter.unstructure(group)).encode(), 1)
 
 
@@ -202,7 +202,6 @@ class Store:
         return answer
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._database.aclose()
 
 
@@ -257,31 +256,28 @@ class SharedController:
 
     @property
     def rate(self) -> float:
-        """The rate of the whole group."""
         return self._shown.rate
 
     @property
     def limit(self) -> float | None:
-        """The service's limit in requests per second, or None if it is not known yet."""
         return self._shown.limit
 
     @property
     def concurrency(self) -> int:
-        """How many attempts of the whole group may be in flight now."""
         return self._shown.concurrency
 
     @property
     def in_flight(self) -> int:
-        """The number of attempts of this process in flight."""
         return self._own.in_flight + len(self._running)
 
     @property
     def held_until(self) -> float:
-        """The time until which no attempt starts, because of refusals."""
         return self._own.held_until if self._found is None else self._found.held_until + self._offset
 
     def next_start(self) -> float:
         """Return the time at which an attempt may start. It is infinite until the group has granted one."""
+        # Four cases: as many in flight as may be here, a start that was granted, no limit met by anyone yet, or the group is
+        # asked.
         if self.in_flight >= self._most:
             return math.inf
         if self._granted:
@@ -292,7 +288,6 @@ class SharedController:
         return math.inf
 
     def start(self, now: float) -> PacedAttempt:
-        """Start an attempt. The time of `next_start` must have passed."""
         if not self._granted:
             self._started += 1
             self._begin()
@@ -303,7 +298,6 @@ class SharedController:
         return attempt
 
     def end(self, attempt: PacedAttempt) -> None:
-        """Note that an attempt has ended."""
         if self._is_own(attempt):
             self._own.end(attempt)
             return
@@ -312,7 +306,6 @@ class SharedController:
         self._ask()
 
     def cancel(self, attempt: PacedAttempt) -> None:
-        """Undo the start of an attempt that was never made."""
         if self._is_own(attempt):
             self._started -= 1
             self._own.cancel(attempt)

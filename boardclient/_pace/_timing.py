@@ -47,7 +47,6 @@ class Schedule:
     """Whether the rate was not fully used, because there was no work or too many attempts were in flight."""
 
     def take(self, now: float) -> None:
-        """Start an attempt now, and set the time of the next one."""
         late = now - self.next_at
         if late > _SLACK:
             if late > _SLACK + self.spacing:
@@ -58,16 +57,13 @@ class Schedule:
         self.next_at += self.spacing
 
     def give_back(self) -> None:
-        """Undo a start that was not used."""
         self.next_at -= self.spacing
 
     def hold(self, until: float) -> None:
-        """Start nothing before this time."""
         self.held_until = until
         self.next_at = max(self.next_at, until)
 
     def release(self, now: float) -> None:
-        """End a hold."""
         self.held_until = self.next_at = now
 
 

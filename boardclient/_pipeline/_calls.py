@@ -114,7 +114,6 @@ class CallContext(Progress):
 
     @property
     def line(self) -> str:
-        """The method and the path, as errors name the call."""
         return _line_of(self.request)
 
     @property
@@ -124,12 +123,10 @@ class CallContext(Progress):
 
     @property
     def remaining_seconds(self) -> float | None:
-        """The seconds until the deadline, or None without one."""
         return None if self.seconds is None else self.deadline - self.task.get_loop().time()
 
     @property
     def seconds_since_beginning(self) -> float:
-        """The seconds since the call began."""
         return self.task.get_loop().time() - self._began
 
     @property
@@ -185,7 +182,6 @@ class CallContext(Progress):
         return attempt
 
     def record_pause(self, seconds: float) -> None:
-        """Record the pause in seconds that follows the last attempt."""
         *before, last = self.attempts
         self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
 
@@ -207,7 +203,6 @@ class CallContext(Progress):
         self.task.cancel()
 
     def is_cancelled(self) -> bool:
-        """Return True if the task was cancelled during the call."""
         return self.task.cancelling() > self._cancelling
 
     def withdraw(self) -> None:
@@ -218,6 +213,8 @@ class CallContext(Progress):
     def end(self, host: str, raised: BaseException | None = None) -> BoardClientError | None:
         """Record the attempt in flight, and return the error of an interrupted call, None if `raised` ended it."""
         error = None
+        # The cancellations of the call are taken back. If the task was cancelled by others as well, theirs counts: the caller
+        # wants the task to end, and would not if it got an error in its place.
         if self.interruption is not None:
             self._again.cancel()
             for _ in range(self.cancellations):  # those of others remain
@@ -322,7 +319,6 @@ class InFlightCalls:
         return context
 
     def withdraw(self, options: Collection[CallOptions]) -> None:
-        """Withdraw the calls with these options that have not been sent."""
         for context in self._under_way:
             if context.options in options:
                 context.withdraw()
@@ -342,7 +338,6 @@ class InFlightCalls:
             self._schedule(context.deadline)
 
     def end(self, context: CallContext) -> None:
-        """Remove a call that has ended."""
         self._under_way.discard(context)
         if self._drained is not None and not self._under_way:
             self._drained.set()
@@ -351,6 +346,7 @@ class InFlightCalls:
         """Bind the session to the loop and process of its first call, or raise."""
         if self.is_closed:
             raise SessionClosedError(f"{_line_of(request)}: the session is closed")
+        # A child shares the sockets of its parent: both would read the responses of one connection.
         if self._loop is not None and self._process != os.getpid():
             raise RuntimeError("this AsyncSession was used before the process forked: build one in each process")
         if self._loop is not None:
@@ -360,7 +356,6 @@ class InFlightCalls:
 
     @property
     def is_on_own_loop(self) -> bool:
-        """Whether the running event loop and process are the session's own."""
         return self._loop is asyncio.get_running_loop() and self._process == os.getpid()
 
     def _schedule(self, moment: float) -> None:
@@ -391,6 +386,8 @@ class InFlightCalls:
             self._timer = None
         if self._loop is None or not self.is_on_own_loop:
             return None
+        # Three cases: nothing is in flight, other tasks are and can be waited for, or the closing task itself is within a call,
+        # which would wait for its own end.
         mine = asyncio.current_task()
         others = [context for context in self._under_way if context.task is not mine]
         for context in self._under_way:

@@ -71,14 +71,12 @@ class FifoSemaphore:
         self._waiting = Fifo()
 
     async def enter(self) -> None:
-        """Wait until fewer than `most()` tasks have entered."""
         if self._waiting or self._served >= self._most():
             await self._waiting.wait(self.leave)
         else:
             self._served += 1
 
     def leave(self) -> None:
-        """Leave, and let waiting tasks enter."""
         self._served -= 1
         while self._served < self._most() and self._waiting.resume():
             self._served += 1
@@ -135,7 +133,6 @@ class SessionExchange:
         return True
 
     def stats(self) -> SessionStats:
-        """Return the counts of the session and its views, and their connections."""
         from boardclient._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
 
         attempts = self.pool.sent - self.forms
@@ -224,6 +221,7 @@ class SessionExchange:
     async def aclose(self) -> None:
         """End the calls in flight and close the pool, once."""
         drained = self.in_flight.close()
+        # The connections of another event loop or process can neither be awaited nor closed from here.
         if not self.in_flight.is_on_own_loop:
             self.pool.abandon()
             return
@@ -239,7 +237,6 @@ class SessionExchange:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise a TypeError or ValueError if a timeout is neither more than 0 seconds nor None."""
     if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
         raise ValueError("timeout must be more than 0 seconds, or None")
 

@@ -134,6 +134,7 @@ class Pipeline:
         if frames is None:
             raised.__context__ = None
         error = context.end(self.exchange.host, raised) or raised
+        # A deadline or closing turns the cancellation into its error. What ends the program goes through as it is.
         if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
             error = raised
         if isinstance(error, BoardClientError):
@@ -156,7 +157,6 @@ class Pipeline:
             context.activity.effect, error.call_id = error.effect, context.activity.call_id
 
     def _activity_of(self, request: Request[Any]) -> Activity:
-        """Begin the activity of a call."""
         operation = request.operation
         return Activity(
             kind="call",
@@ -177,6 +177,9 @@ class Pipeline:
         self, request: Request[T], context: CallContext, credentials: Credentials | None
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
+        # Three cases: credentials or the limiter have to be waited for, the path would show a credential, or the request is sent
+        # at once. The last one, as most are, returns the coroutine of `_send` itself: each frame in between costs at every step
+        # of the loop.
         limiter = context.options.limiter or self._guarded_limiter
         if credentials is None or limiter is not None:
             return self._attempt_after_waiting(request, context, credentials, limiter)
@@ -251,6 +254,8 @@ class Pipeline:
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
         response = await self.exchange.pool.send(operation.method, self._root + target, body, context, headers=headers)
+        # Three cases: no success, a success that can be read, and one that can not, which is an error although the request was
+        # done.
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.used)
@@ -260,6 +265,7 @@ class Pipeline:
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
         try:
+            # Reading a long list takes many milliseconds, in which no other task would run.
             if operation.slices is None or len(response.body) <= AT_ONCE_BYTES:
                 value = operation.read(response, request)
             else:
@@ -271,7 +277,6 @@ class Pipeline:
         return self._record(context, response, value) if context.is_recorded else value
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Record an attempt, report it to the limiter, and return its outcome."""
         attempt = context.record_result(response, outcome)
         limiter = context.options.limiter or self._guarded_limiter
         if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
@@ -283,6 +288,7 @@ class Pipeline:
     async def _continue(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
         """Renew rejected credentials after the first attempt, then retry by the policy."""
         outcome = await self._renew(request, context, first)
+        # Four cases: it succeeded after the renewal, there is no policy, the bulk run decides about it, or the policy does.
         if not isinstance(outcome, BoardClientError):
             self._earn()
             return outcome
@@ -292,6 +298,8 @@ class Pipeline:
 
     async def _renew(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
         """After a 401, renew the credentials and send the request again, once in a call."""
+        # Three cases: no 401; the first 401 of the call, which a renewal may mend; and a later one, which is final. Only of the
+        # last one the provider is notified, since it knows of the first by `renew`.
         if not isinstance(outcome, AuthenticationError):
             return outcome
         rejected = context.credentials
@@ -301,6 +309,7 @@ class Pipeline:
             renewed = await self._obtain(context, rejected)
             if isinstance(renewed, CredentialError):
                 return renewed
+            # There are no others, as with static credentials: sent again the request would get the same 401.
             if renewed == rejected:
                 return outcome
             if self.exchange.count_renewal(renewed) and (call := context.activity) is not None:
@@ -365,7 +374,6 @@ class Pipeline:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """The service and the account that calls are made for, without credentials."""
         service, account = {"service": self._root}, self._account
         return service if account is None else {**service, "account": account}
 

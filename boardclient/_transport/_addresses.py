@@ -57,7 +57,6 @@ def _parsed(url: object) -> URL | None:
 
 
 def _has_host(url: URL) -> bool:
-    """Return whether it is an http or https URL with a host."""
     return url.scheme in {"http", "https"} and _HOST.fullmatch(url.raw_host or "") is not None
 
 

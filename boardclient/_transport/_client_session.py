@@ -86,7 +86,6 @@ class ClientSessionTransport:
         content_type: str,
         headers: Mapping[str, str] | None,
     ) -> TransportResult:
-        """Send one request once, and return its response or the failure."""
         if self._http.closed:
             return TransportFailure(
                 "connect", Effect.NOT_SENT, "the ClientSession that was lent as http= is closed", is_closed=True
@@ -199,7 +198,6 @@ class OutgoingRequest(aiohttp.ClientRequest):
         return response
 
     async def write_bytes(self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None) -> None:
-        """Write the head and the body, in a task."""
         protocol: Any = conn.protocol
         try:
             await _begin_sending(conn)
@@ -210,7 +208,6 @@ class OutgoingRequest(aiohttp.ClientRequest):
 
     @property
     def request_info(self) -> aiohttp.RequestInfo:
-        """The facts about the request that responses and exceptions hold."""
         shown = self.original_url
         return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)
 
@@ -246,7 +243,6 @@ OWN_REQUEST, OWN_INNER_REQUEST = (
 
 
 def is_wrapped() -> bool:
-    """Return True if `ClientSession.request` or `._request` was patched."""
     return SESSION_CLASS["_request"] is not OWN_INNER_REQUEST or SESSION_CLASS["request"] is not OWN_REQUEST
 
 
@@ -256,7 +252,6 @@ def is_mocked() -> bool:
 
 
 def shown_url(url: str) -> URL:
-    """Return a URL without the credentials in its query."""
     address, mark, query = url.partition("?")
     if mark:
         kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in CREDENTIAL_NAMES]
@@ -316,7 +311,6 @@ class ShownResponse(aiohttp.ClientResponse):
 
 
 def _stream(body: bytes, loop: Any) -> aiohttp.StreamReader:
-    """Return a stream of a body that was already read."""
     stream = aiohttp.StreamReader(ResponseHandler(loop), len(body) + 1, loop=loop)
     stream.feed_data(body)
     stream.feed_eof()
@@ -330,7 +324,6 @@ def shown_error(failure: TransportFailure) -> aiohttp.ClientError:
 
 
 def secrets_of(url: str, body: bytes | None, content_type: str) -> list[str]:
-    """Return the credentials in a request."""
     fields: list[tuple[str, object]] = [*parse_qsl(url.partition("?")[2])]
     if body is not None:
         text = body.decode("utf-8", "replace")
@@ -344,7 +337,6 @@ def _fields(text: str) -> list[tuple[str, object]]:
 
 
 def _decoded(text: str) -> Any:
-    """Return the JSON value of a text, or None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -93,7 +93,6 @@ class ConnectionQueue:
         self._update_limit()
 
     def resume(self) -> None:
-        """Resume as many requests as connections are free."""
         while len(self._acquired) + self._resumed < self._most and self._waiting.resume():
             self._resumed += 1
         self._update_limit()
@@ -180,6 +179,7 @@ class Connector(aiohttp.TCPConnector):
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Keep a connection for the next request if its peer keeps it too."""
+        # The short way needs what the long one would set up: a timer that closes idle connections, started by the first release.
         if self._closed or self._cleanup_handle is None or protocol.should_close:
             self._release(key, protocol)
         else:  # what `_release` does then
@@ -190,7 +190,6 @@ class Connector(aiohttp.TCPConnector):
                 self.queue.resume()
 
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
-        """Close a connection that was acquired."""
         self._release(key, protocol, should_close=True)
 
 
@@ -245,7 +244,6 @@ class Protocol(UsedConnection, ResponseHandler):
         """When the peer may close the idle connection, as it has announced."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
         super().connection_made(transport)
         self._unread = _input_check(transport)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
@@ -297,7 +295,6 @@ class Protocol(UsedConnection, ResponseHandler):
         return False
 
     def distrust(self) -> bool:
-        """Close the connection."""
         self._should_close = True
         if self.transport is not None:
             self.transport.abort()

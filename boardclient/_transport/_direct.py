@@ -55,13 +55,10 @@ class Prototype(aiohttp.ClientRequest):
 
     @cached_property
     def connection_key(self) -> ConnectionKey:  # pyright: ignore[reportIncompatibleMethodOverride] -- a property computed once
-        """The key of the connections in the pool."""
         return super().connection_key
 
 
 class DirectTransport:
-    """Sends requests over the connections of a pool of our own."""
-
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
         self._acquired: Final = connector._acquired
@@ -78,6 +75,8 @@ class DirectTransport:
         """Return the prototype to connect with and the bytes to write, or None if `ClientSessionTransport` is needed."""
         key = (method, url, None if body is None else content_type)
         prepared = self._heads.get(key) or self._head(*key)
+        # Left to `ClientSessionTransport`: methods and addresses that aiohttp would change, headers that frame a message or are
+        # there already, and bodies that have to be written in pieces with flow control.
         if prepared is None:
             return None
         prototype, head = prepared
@@ -119,12 +118,12 @@ class DirectTransport:
         return prototype
 
     async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress) -> TransportResult:
-        """Send one request once, and return its response or the failure."""
         progress.stage, progress.connection = "connect", None
         connector, key = self._connector, prototype.connection_key
         protocol: Any = None
         outcome: TransportResult
         try:
+            # It waits if all connections are in use. Then it takes an idle one, for a third of what aiohttp asks, or a new one.
             if len(self._acquired) >= self._queue.limit:
                 await self._queue.wait()
             protocol = connector.take(key)
@@ -142,6 +141,8 @@ class DirectTransport:
                 progress.stage = "receive"
                 progress.http_version, headers = reader.http_version, reader.headers
                 protocol.count_response(headers, progress)
+                # A whole body without a coding is taken as it is. Any other is read in parts, so that no limit is passed and
+                # others run.
                 if reader.is_complete and reader.size <= self._limit and "Content-Encoding" not in headers:
                     outcome = RawResponse(reader.status, headers, reader.take())
                 else:

@@ -34,15 +34,9 @@ _REST_SECONDS: Final = 0.5
 
 
 class Body(Protocol):
-    """A body that is being received."""
+    async def readany(self) -> bytes: ...
 
-    async def readany(self) -> bytes:
-        """Wait for the next part, which is empty at the end."""
-        ...
-
-    def at_eof(self) -> bool:
-        """Return True once the whole was returned."""
-        ...
+    def at_eof(self) -> bool: ...
 
 
 class DecodingError(Exception):
@@ -92,8 +86,6 @@ async def _read_whole(status: int, headers: MultiMapping[str], content: Body, li
 
 
 class _Decoder:
-    """Decodes one content coding of one body."""
-
     def __init__(self, new_member: Callable[[bytes], Any]) -> None:
         self._new_member = new_member
         self._member: Any = None

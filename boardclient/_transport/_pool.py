@@ -63,7 +63,6 @@ class Pool:
 
     @property
     def is_lent(self) -> bool:
-        """Whether the connections are those of an application's `ClientSession`."""
         return self._lent is not None
 
     def send(
@@ -84,6 +83,8 @@ class Pool:
         self.sent += 1
         if self._made_by is not SESSION_CLASS["__init__"]:
             self._open()
+        # Direct if neither the session nor an instrument that was installed meanwhile, nor the request itself, needs
+        # `ClientSession`.
         direct, plan = self._direct, None
         # As `is_wrapped`, without calling a function for each request.
         if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
@@ -131,7 +132,6 @@ class Pool:
 
     @property
     def max_connections(self) -> int:
-        """How many requests can be in flight at a time."""
         connector = None if self._lent is None else self._lent.connector
         limits = () if connector is None else (connector.limit, connector.limit_per_host)
         return min([self.settings.max_connections, *(limit for limit in limits if limit)])
@@ -146,7 +146,6 @@ class Pool:
         return len(getattr(connector, "_acquired", ())) + idle, idle, waiting
 
     async def aclose(self) -> None:
-        """Close the connections if they are the session's own."""
         sessions = self._forget()
         for http in sessions:
             await http.close()
@@ -164,7 +163,6 @@ class Pool:
 
     @property
     def transport_name(self) -> str:
-        """The name of the transport that requests take now."""
         return ClientSessionTransport.__name__ if self._direct is None else DirectTransport.__name__
 
     def __repr__(self) -> str:

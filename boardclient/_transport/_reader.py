@@ -112,21 +112,17 @@ class ResponseReader(asyncio.BufferedProtocol):
         return self.take()
 
     def at_eof(self) -> bool:
-        """Return True if the body is complete and was taken."""
         return self.is_complete and not self._chunks
 
     # --- what asyncio calls
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer to read into."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read what is in the buffer."""
         self.feed(self._buffer[:nbytes])
 
     def feed(self, data: memoryview | bytes) -> None:
-        """Read bytes that came."""
         if not self._owner.awaits_response:
             self._owner.data_received(bytes(data))
             return
@@ -176,7 +172,6 @@ class ResponseReader(asyncio.BufferedProtocol):
             self.can_be_kept, self._owner.has_surplus = False, True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the head or of the trailer."""
         self._quiet = 0
         self._fields.append((name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")))
         if len(name) + len(value) > FIELD_BYTES or len(self._fields) > MOST_FIELDS:
@@ -208,7 +203,6 @@ class ResponseReader(asyncio.BufferedProtocol):
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
         self._quiet = 0
         if self.is_complete:
             return

@@ -211,7 +211,6 @@ class TransportFailure:
     """Whether the session that the application lent is closed, so that every further request fails."""
 
     def words(self, host: str) -> str:
-        """Return the reason with the host."""
         is_unreachable = self.phase == "connect" and not self.is_closed
         return f"no connection to {host}: {self.why}" if is_unreachable else f"{self.why} ({host})"
 

@@ -113,7 +113,6 @@ class OAuthClient:
 
     @property
     def steps(self) -> GuardedStore:
-        """The steps at the store for this account."""
         return GuardedStore(self.store, self.account)
 
     @raises_without_frames
@@ -154,6 +153,8 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
     is_refusal = fields is not None and any(fields.get(name) for name in _ERRORS)
     if fields is None:
         raise _no_token("its response is neither a JSON object nor form-encoded")
+    # Three cases, in this order since a service may send a token beside an error: the application takes the token, a field has
+    # it, or there is none. Only then the response is searched for a reason.
     if parse is not None:
         try:
             parsed: Token = await supplied(
@@ -225,7 +226,6 @@ def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: fro
 
 
 def _nested(fields: Mapping[str, JsonValue]) -> Iterator[Mapping[str, JsonValue]]:
-    """Yield the fields, and those that its errors hold."""
     yield fields
     for name in _ERRORS:
         found = fields.get(name)
@@ -251,7 +251,6 @@ def _names(fields: Mapping[str, JsonValue], secrets: frozenset[bytes]) -> str:
 
 
 def _is_padding(value: JsonValue) -> bool:
-    """Return True if a value may be the padding of a base64 token."""
     return isinstance(value, str) and not value.strip("=")
 
 

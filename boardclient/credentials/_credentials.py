@@ -123,7 +123,6 @@ class Credentials:
         return CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
 
     def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
-        """Return what to search for to find these and the other credentials."""
         if not self._forms:
             object.__setattr__(self, "_forms", forms_of([self.token] if self.key is None else [self.token, self.key]))
         return self._forms.union(*[other._forms_with() for other in others]) if others else self._forms
@@ -299,7 +298,6 @@ class GuardedProvider:
         raise CredentialError(f"current of the credentials returned {type(given).__name__}, not Credentials or None")
 
     def waiting_for(self) -> str:
-        """Return what `obtain` waits for, in words."""
         return guarded("waiting_for of the credentials", self._optional.waiting_for) or "credentials"
 
     async def obtain(
@@ -326,12 +324,10 @@ class GuardedProvider:
         return guarded("is_current of the credentials", lambda: not self._optional.is_current(credentials)) is True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Notify the provider, once, that the service accepted its credentials."""
         self.accepted = credentials
         guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
 
     async def note_refused(self, credentials: Credentials, is_cancelled: Callable[[], bool]) -> None:
-        """Notify the provider of a 401 that ends its call."""
         try:
             await self._optional.note_refused(credentials, self._exchange)
         except (Exception, asyncio.CancelledError) as raised:

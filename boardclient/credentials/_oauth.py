@@ -160,12 +160,12 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
 
     @property
     def _is_stale(self) -> bool:
-        """Whether the store may have changed since the last look at it."""
         return self.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
     async def _refuse(self, rejected: Credentials, exchange: Exchange) -> bool:
         """Note a 401, and return True if it is final. Then the other workers of the store cool down too."""
         cooldown = self._state.refuse(rejected)
+        # A new token that is refused at once would be refused to every worker, each of which would ask the user again.
         if cooldown:
             await asyncio.wait({exchange.spawn(self._cool_others(cooldown))})  # a cancelled caller leaves no lease behind
         return cooldown is not None
@@ -190,6 +190,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
                 words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
                 raise CredentialError(f"authorize waits for itself: {words}")
             failure = state.failure
+            # In a cool-down a renewal only looks at the store, and not more often than that: many callers may wait.
             if failure is None or state.is_look_older_than(LOOK_SECONDS):
                 renewal = self._join_renewal(exchange)
                 await asyncio.wait({renewal})
@@ -209,6 +210,8 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
     async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
         """Renew a token that may still be good, and that other calls use meanwhile, or if the renewal fails."""
         loop, state = asyncio.get_running_loop(), self._state
+        # Three cases in which the token that is there is used at once: it is being renewed already, that has just failed, or this
+        # is the call of `authorize` itself.
         if loop in self._renewals or state.failure is not None or is_within_renewal(self.store, self.account):
             return credentials
         await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
@@ -217,7 +220,6 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         return state.credentials or credentials
 
     def _join_renewal(self, exchange: Exchange) -> asyncio.Task[CredentialError | None]:
-        """Return the renewal that runs on this loop, and begin one if there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():

@@ -84,6 +84,9 @@ class TokenState:
         """
         with self._lock:
             in_use = self.in_use
+            # Three cases: a good token of a later generation stays. A renewal of this process replaces the token that it was
+            # begun for, whatever the generations say: the store may have been restored from a copy. Otherwise what the store has
+            # is used if it differs.
             is_old = in_use is not None and self.credentials is not None and stored.generation < in_use.stored.generation
             if is_own and in_use is instead_of:
                 is_old = False
@@ -114,7 +117,6 @@ class TokenState:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for an early renewal."""
         in_use = self.in_use
         return in_use is not None and in_use.renew_at is not None and time.time() >= in_use.renew_at
 
@@ -137,6 +139,9 @@ class TokenState:
             if in_use is None or in_use.credentials != rejected:
                 return None  # it is for an older token
             is_first, self.credentials = self.credentials is not None, None
+            # Three cases: a token that worked has expired, and is renewed. So is one that another worker obtained, or that was
+            # never used for a while. One that is refused right after its own renewal would be refused again: the renewals cool
+            # down.
             if in_use.is_proven or in_use.obtained_at is None or self._clock() - in_use.obtained_at > _NEW_SECONDS:
                 return None
             return self.fail(CredentialError("the service refused a token as soon as it was new")) if is_first else 0.0
@@ -160,7 +165,6 @@ class TokenState:
 
     @property
     def cooldown_left(self) -> float:
-        """The seconds until a renewal may begin."""
         return max(0.0, self._cooling_until - self._clock())
 
     @property
@@ -169,11 +173,9 @@ class TokenState:
         return self._failure if self.cooldown_left else None
 
     def begin_look(self) -> None:
-        """Note a look at the store."""
         self._looked_at = self._clock()
 
     def is_look_older_than(self, seconds: float) -> bool:
-        """Return True if the last look at the store is at least so many seconds ago."""
         return self._clock() - self._looked_at >= seconds
 
 
@@ -253,7 +255,8 @@ class Renewal:
             pass
         except Exception as error:
             failure = self._failure_of(error)
-            # Without a lease the renewal has only just looked at the store. With one it may have waited for long.
+            # Three cases: another worker was faster, the user has to sign in, which may happen at any moment, or the renewal
+            # failed. Without a lease the renewal has only just looked at the store. With one it may have waited for long.
             if self._may_hold_lease and await self._is_published_meanwhile():
                 failure = None
             elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
@@ -266,7 +269,6 @@ class Renewal:
         return failure
 
     def _failure_of(self, error: Exception) -> CredentialError:
-        """Return the error of a renewal, of which each caller gets a copy."""
         if isinstance(error, ConsentRequired):
             failure: CredentialError = self._consent_needed(error.login_url or self.config.login_url)
             failure.__cause__ = error.__cause__
@@ -298,8 +300,11 @@ class Renewal:
 
     async def _request_lease(self) -> LeaseRecord | None:
         """Take the lease, and return the record of the account, or wait until its holder has published a token."""
+        # Before the lease and the user are asked for what could not be sent anyway.
         if self.config.authorize is not None:
             self._exchange.check_url(self.config.auth_url, "auth_url")
+        # Four ends: another worker has published, nobody here can be asked, the lease is granted, or another renewal has just
+        # failed.
         while not await self._is_published():
             if self.config.authorize is None:
                 raise self._consent_needed(self.config.login_url)
@@ -353,6 +358,7 @@ class Renewal:
                 token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
                 break
             except CredentialError as error:
+                # A code whose response was lost may be used up: one more is asked for. All other failures would come again.
                 if is_second or error.effect is Effect.NOT_SENT or code not in self._state.lost_codes:
                     raise
                 is_second = True
@@ -386,7 +392,6 @@ class Renewal:
         return code
 
     async def _watch(self) -> None:
-        """Wait until another worker has published a token."""
         while True:
             await asyncio.sleep(_pause())
             if await self._is_published_meanwhile():

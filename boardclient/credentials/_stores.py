@@ -64,7 +64,6 @@ class Token:
 
 
 def text_of_end(token: Token) -> str | None:
-    """Return when a token ends as ISO 8601, None if that is not known."""
     return None if token.expires_at is None else token.expires_at.isoformat()
 
 
@@ -192,7 +191,6 @@ class AccountRecord:
 
     @property
     def generation(self) -> int:
-        """The number of tokens and deletions so far."""
         return self.deletion if self.stored is None else self.stored.generation
 
     def publish(self, now: float, token: Token, after: int) -> tuple[bool, AccountRecord]:
@@ -220,7 +218,6 @@ class AccountRecord:
         return None, attrs.evolve(self, lease=Lease(None, now, now + cooldown))
 
     def to_row(self) -> tuple[object, ...]:
-        """Return the record as the row of a table."""
         token = (None, None) if self.stored is None else (self.stored.token.value, text_of_end(self.stored.token))
         return (self.generation, self.deletion, *token, self.lease.holder, self.lease.since, self.lease.until)
 
@@ -254,9 +251,7 @@ class AccountStore(abc.ABC):
     """The methods of a `TokenStore` over records of accounts. Subclasses change a record."""
 
     @abc.abstractmethod
-    async def _change(self, account: str, change: Change[T]) -> T:
-        """Change the record of the account in one atomic step."""
-        ...
+    async def _change(self, account: str, change: Change[T]) -> T: ...
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account, None if none is stored."""
@@ -443,27 +438,22 @@ class GuardedStore:
     account: str
 
     async def read(self) -> StoredToken | None:
-        """Return the stored token, None if there is none."""
         stored: StoredToken | None = await self._step("read")
         return stored
 
     async def generation(self) -> int:
-        """Return the generation."""
         generation: int = await self._step("generation")
         return generation
 
     async def publish(self, token: Token, after: int) -> bool:
-        """Publish the token, and return whether the store took it."""
         step = self._step("publish", token, after, grace_seconds=_GRACE_SECONDS)
         del token  # the frame stays with an error
         return bool(await step)
 
     async def delete(self) -> None:
-        """Delete the token."""
         await self._step("delete")
 
     async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseRecord:
-        """Ask for the lease, and return the record of the account."""
         record: LeaseRecord = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
         return record
 

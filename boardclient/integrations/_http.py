@@ -118,12 +118,10 @@ class IncomingRequest:
 
     @property
     def path(self) -> str:
-        """The path, percent-encoded, without the query."""
         return self.target.partition("?")[0]
 
     @property
     def query(self) -> str:
-        """The query without its question mark."""
         return self.target.partition("?")[2]
 
     @property
@@ -254,7 +252,6 @@ class Problem:
 
 
 def problem(request: IncomingRequest, status: int, detail: str) -> OutgoingResponse:
-    """Return the response to a request that goes no further."""
     return Problem.made(status, detail).response(request)
 
 
@@ -274,7 +271,6 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
 
 
 def _reported(error: Exception) -> BoardClientError:
-    """Return the error that the response is about."""
     errors = list(_leaves(error))
     known = [one for one in errors if isinstance(one, BoardClientError)]
     if len(known) < len(errors):

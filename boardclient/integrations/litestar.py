@@ -110,5 +110,4 @@ class _Response(Response[bytes]):
         self._outgoing = outgoing
 
     def to_asgi_response(self, *arguments: Any, **options: Any) -> ASGIResponse:
-        """Return it as it is."""
         return ASGIResponse(body=self._outgoing.body, status_code=self._outgoing.status, headers=self._outgoing.headers)

@@ -132,7 +132,6 @@ _ALL: Final[tuple[Field, ...]] = ("id", "name", "desc", "url", "list_id", "due",
 
 
 def _shown(card: Card, fields: Iterable[Field]) -> Result:
-    """Return these fields of a card, without those that it lacks."""
     values = card.to_dict()
     return {name: values[name] for name in fields if values[name] is not None}
 

@@ -102,8 +102,6 @@ class _Follower:
 
 
 class _OpenTelemetry(Instrument):
-    """Makes spans and metrics of activities."""
-
     def __init__(self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None) -> None:
         name, number = "boardclient", version("boardclient")
         self.is_on = True
@@ -133,7 +131,6 @@ class _OpenTelemetry(Instrument):
         return observe
 
     def begin(self, activity: Activity) -> None:
-        """Begin the span of an activity, and make it the current one."""
         parent = activity.parent
         if activity.kind == "attempt":
             self._begin_attempt(activity, None if parent is None else parent.state.get(self))
@@ -211,7 +208,6 @@ class _OpenTelemetry(Instrument):
 
 
 def _request_of(activity: Activity) -> dict[str, Any]:
-    """Return the attributes that the span and the duration of an attempt share."""
     named = {"http.request.method": activity.method if activity.method in _METHODS else "_OTHER", **_server(activity.root)}
     if activity.template is not None:
         named["url.template"] = activity.template
@@ -234,7 +230,6 @@ def _error_type(activity: Activity) -> str | None:
 
 
 def _words(activity: Activity) -> str | None:
-    """Return an error in words. A response needs none: its status is an attribute of the attempt."""
     if activity.kind == "attempt":
         return None if activity.status is not None else activity.why or None
     return str(activity.error) if isinstance(activity.error, BoardClientError) else None

@@ -93,15 +93,12 @@ class Member:
     name: str
 
     def wire(self) -> dict[str, Json]:
-        """Return the member's JSON (4.11). The interface does not document its fields."""
         words = self.name.lower().split()
         return {"id": self.id, "username": words[-1] if words else "", "fullName": self.name}
 
 
 @attrs.frozen
 class AccessToken:
-    """An issued access token. `expires_at` is a time on the service's clock, or None."""
-
     value: str = attrs.field(repr=False)
     scopes: frozenset[str]
     expires_at: float | None
@@ -134,7 +131,6 @@ def names_of(values: Iterable[str]) -> list[str]:
 
 
 def set_of(values: Iterable[str]) -> frozenset[str]:
-    """Return the names of scopes or organizations as a set."""
     return frozenset(names_of(values))
 
 
@@ -280,7 +276,6 @@ class Grants:
 
 
 def challenge_of(verifier: str) -> str:
-    """Return the S256 challenge of a code verifier (RFC 7636, section 4.2)."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 
 

@@ -24,13 +24,10 @@ _POSITION_STEP = 16384.0
 
 @attrs.define(kw_only=True)
 class Order:
-    """The first and last position in a board or a list."""
-
     first: float = 0.0
     last: float = 0.0
 
     def number_of(self, pos: str | float) -> float:
-        """Return the position of a new element as a number."""
         number = self.first - _POSITION_STEP if pos == "top" else self.last + _POSITION_STEP if pos == "bottom" else float(pos)
         self.first, self.last = min(self.first, number), max(self.last, number)
         return number
@@ -38,14 +35,11 @@ class Order:
 
 @attrs.define(kw_only=True)
 class BoardRecord:
-    """A board."""
-
     id: str
     name: str
     order: Order = attrs.field(factory=Order, repr=False)
 
     def wire(self, url: str) -> dict[str, Json]:
-        """Return the board's JSON (2.1)."""
         prefs: Json = {
             "permissionLevel": "private",
             "voting": "disabled",
@@ -61,8 +55,6 @@ class BoardRecord:
 
 @attrs.define(kw_only=True)
 class ListRecord:
-    """A list."""
-
     id: str
     name: str
     board_id: str
@@ -71,7 +63,6 @@ class ListRecord:
     order: Order = attrs.field(factory=Order, repr=False)
 
     def wire(self) -> dict[str, Json]:
-        """Return the list's JSON (2.2)."""
         return {
             "id": self.id,
             "name": self.name,

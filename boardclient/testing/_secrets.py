@@ -42,7 +42,6 @@ _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec
 
 
 def is_library_frame(frame: FrameType) -> bool:
-    """Return True if a frame runs code of this package or of a library that it uses."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] in _LIBRARIES and not module.startswith("boardclient.testing")
 
@@ -134,8 +133,6 @@ def _pickled(thing: object, name: str) -> Iterator[_Sink]:
 
 @attrs.define
 class _Search:
-    """A search through all objects that can be reached from one, each visited once."""
-
     frames: Callable[[FrameType], bool]
     _seen: dict[int, object] = attrs.field(init=False, factory=dict)
 
