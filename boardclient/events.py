@@ -152,13 +152,12 @@ class BulkProgress:
         """
         if self.waiting_for in _WAITS:
             return _WAITS[self.waiting_for]
-        if self.wait_ends_at is None:
-            return self.phase
-        until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
-        if self.waiting_for == "retry-after":
-            return f"{until}, as the service asks"
         rows = f"{'1 row' if self.in_doubt == 1 else f'{self.in_doubt:,} rows'} in doubt"
-        return f"{until} for {rows if self.in_doubt else 'cards that are not listed yet'}"
+        what = f"for {rows if self.in_doubt else 'cards that are not listed yet'}"
+        if self.wait_ends_at is None:
+            return f"waiting {what}" if self.waiting_for == "settling" else self.phase
+        until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
+        return f"{until}, as the service asks" if self.waiting_for == "retry-after" else f"{until} {what}"
 
 
 _WAITS: Final[Mapping[WaitReason | None, str]] = {

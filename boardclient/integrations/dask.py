@@ -6,7 +6,9 @@ It needs the extra `dask`. Workers read their credentials from the environment: 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -18,7 +20,9 @@ from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._run import check_count
 from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, status
+from boardclient.distributed._tables import CLOSING
 from boardclient.distributed._work import check_worker
+from boardclient.errors import BoardClientError, JournalError
 from boardclient.events import BulkProgress
 
 with requires_extra("dask", "boardclient.integrations.dask"):
@@ -28,9 +32,14 @@ with requires_extra("dask", "boardclient.integrations.dask"):
 _client: Any = distributed.Client  # its package has no annotations
 _cluster: Any = distributed.LocalCluster
 _ended: Any = distributed.wait
+_killed: Any = distributed.KilledWorker
 _configured: Any = dask.config.set  # pyright: ignore[reportPrivateImportUsage] -- documented as dask.config.set
 
 _POLL_SECONDS = 0.5
+_LOST_SECONDS = 40.0
+"""How long the scheduler may be out of reach."""
+_MOST_ROUNDS = 10
+"""How often a part is submitted. A scheduler gives it up after as many killed workers as its settings say."""
 
 
 class DaskRun:
@@ -75,6 +84,7 @@ class DaskRun:
         self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease}
         self._probe = probe
         self._is_stopped = False
+        self._token = secrets.token_hex(4)
         self._opened = AsyncExitStack()
         self._client: Any = None
 
@@ -110,7 +120,7 @@ class DaskRun:
 
         Raises:
             ConsentRequired: an account's user has to sign in. All other jobs have ended.
-            BoardClientError: a part ended early. The others have ended.
+            BoardClientError: a part ended early, and the others have ended, or the cluster can't be used. The same jobs resume.
         """
         if self._client is None:
             raise RuntimeError("use a DaskRun within its `async with` block")
@@ -130,36 +140,67 @@ class DaskRun:
             raise failure
 
     async def _carried(self) -> None:
-        tasks = [  # pure=False gives each a key of its own: other imports may use the same cluster
-            self._client.submit(import_part_now, job, part, **self._options, pure=False, retries=3)
-            for job in self._jobs
-            for part in job.parts
-        ]
-        await _ended(tasks)  # the others, when one has failed
-        await self._client.gather(tasks)
+        """Carry all parts. Those that the scheduler gives up, after too many killed workers, are submitted again."""
+        left = [(job, part) for job in self._jobs for part in job.parts]
+        for count in range(_MOST_ROUNDS):
+            tasks = {self._submitted(job, part, count): (job, part) for job, part in left}
+            await _ended([*tasks])  # the others, when one has failed
+            errors = {task: await task.exception() for task in tasks if task.status == "error"}
+            left = [tasks[task] for task, error in errors.items() if isinstance(error, _killed)]
+            for error in errors.values():
+                if not isinstance(error, _killed):
+                    raise error
+            if not left:
+                break
+        else:
+            raise BoardClientError(f"{len(left)} parts have killed each worker that began them: look at the workers' logs")
         for job in self._jobs if self._probe else ():
             if not self._is_stopped and (await report(job)).unknown:
                 await reconcile(job, probe=True)
 
+    def _submitted(self, job: Job, part: int, count: int) -> Any:
+        # Of this run alone, since others may use the same cluster. Dask's dashboard shows it.
+        key = f"import_part-{job.name}-{part}-{self._token}-{count}"
+        return self._client.submit(import_part_now, job, part, **self._options, key=key, retries=3)
+
     async def _follow(self, work: asyncio.Future[Any]) -> None:
-        is_draining = False
+        is_draining, clock = False, asyncio.get_running_loop().time
+        began = connected_at = clock()
         while not (await asyncio.wait({work}, timeout=_POLL_SECONDS))[0]:
+            connected_at = clock() if self._client.status == "running" else connected_at
+            if clock() - connected_at > _LOST_SECONDS:
+                work.cancel()
+                raise BoardClientError("the scheduler is gone: the same jobs again resume")
             if self._is_stopped and not is_draining:
                 is_draining = True
                 await drain(self._jobs)
             if self._on_progress is not None:
-                found, already = await status(self._jobs), sum(job.already for job in self._jobs)
-                done, failed = sum(part.done for part in found), sum(part.failed for part in found)
-                self._on_progress(
-                    BulkProgress(
-                        done=done + failed,
-                        created=done - already,
-                        already=already,
-                        failed=failed,
-                        unknown=0,
-                        rate=sum(part.rate for part in found if part.state == "held"),
-                        seconds=0.0,
-                        total=sum(job.rows for job in self._jobs),
-                    )
-                )
-        await work
+                with contextlib.suppress(JournalError):  # a look that fails ends nothing
+                    self._on_progress(await self._progress(clock() - began))
+        try:
+            await work
+        except BoardClientError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:  # of Dask
+            failure = f"Dask: {type(error).__name__}: {error}"
+        else:
+            return
+        raise BoardClientError(f"{failure}: the same jobs again resume")
+
+    async def _progress(self, seconds: float) -> BulkProgress:
+        found, already = await status(self._jobs), sum(job.already for job in self._jobs)
+        done, failed, in_doubt = (sum(getattr(part, name) for part in found) for name in ("done", "failed", "in_doubt"))
+        is_closing = all(part.state == "done" for part in found if part.part != CLOSING)
+        return BulkProgress(
+            done=done + failed,
+            created=done - already,
+            already=already,
+            failed=failed,
+            unknown=0,
+            rate=(done - already) / seconds if seconds else 0.0,
+            seconds=seconds,
+            total=sum(job.rows for job in self._jobs),
+            phase="creating" if not is_closing else "waiting" if in_doubt else "reading the board",
+            waiting_for="settling" if is_closing and in_doubt else None,
+            in_doubt=in_doubt,
+        )

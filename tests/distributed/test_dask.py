@@ -9,18 +9,21 @@ import os
 import pickle
 import socket
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import attrs
 import distributed
 import psutil
 import pytest
 
-from boardclient import AsyncSession, BulkProgress, CardDraft
-from boardclient.distributed import SqlTokenStore, drain, plan, status
+from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft, JournalError
+from boardclient.distributed import Job, SqlTokenStore, drain, plan, status
+from boardclient.integrations import dask as dask_runs
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
@@ -214,36 +217,82 @@ async def test_workers_and_the_coordinator_are_killed(world: World, tmp_path: Pa
     assert await world.cards() == Counter(f"card {n}" for n in range(300))
 
 
-async def test_the_scheduler_of_a_cluster_is_killed(world: World, tmp_path: Path) -> None:
-    """The run ends with an error. With another scheduler, the same program resumes it."""
-    world.service.latency = 0.02
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    address = f"tcp://127.0.0.1:{port}"
-    line = [str(Path(__file__).with_name("dask_run.py")), world.places, str(tmp_path / "ledger"), "300", address]
-    worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1"]
-    worker += ["--host", "127.0.0.1", "--local-directory", str(tmp_path)]
-    running: list[asyncio.subprocess.Process] = []
-    try:
-        async with asyncio.timeout(SECONDS):
-            for is_killed in (True, False):
-                options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard"]
-                scheduler = await world.start("-m", "distributed.cli.dask_scheduler", *options)
-                running += [scheduler, await world.start(*worker), await world.start(*worker)]
-                coordinator = await world.start(*line)
-                running.append(coordinator)
-                while is_killed and len(world.service.calls_of("cards.create")) < 100:
-                    await asyncio.sleep(0.05)
-                if is_killed:
-                    scheduler.kill()
-                out, err = await coordinator.communicate()
-                assert (coordinator.returncode == 0) is not is_killed, err.decode()
-    finally:
-        for process in running:
+@attrs.define
+class Cluster:
+    """A scheduler and workers in processes of their own, and a coordinator that imports 300 rows."""
+
+    world: World
+    folder: Path
+    address: str = attrs.field(init=False)
+    running: list[asyncio.subprocess.Process] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+    async def start(self, *line: str) -> asyncio.subprocess.Process:
+        self.running.append(await self.world.start(*line))
+        return self.running[-1]
+
+    async def scheduler(self) -> asyncio.subprocess.Process:
+        line = ["--host", "127.0.0.1", "--port", self.address.rpartition(":")[2], "--no-dashboard"]
+        return await self.start("-m", "distributed.cli.dask_scheduler", *line)
+
+    async def worker(self) -> asyncio.subprocess.Process:
+        line = ["--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1", "--local-directory", str(self.folder)]
+        return await self.start("-m", "distributed.cli.dask_worker", self.address, *line)
+
+    async def coordinator(self) -> asyncio.subprocess.Process:
+        line = [str(Path(__file__).with_name("dask_run.py")), self.world.places, str(self.folder / "ledger"), "300"]
+        return await self.start(*line, self.address)
+
+    async def until_sent(self, count: int) -> None:
+        while len(self.world.service.calls_of("cards.create")) < count:
+            await asyncio.sleep(0.05)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for process in self.running:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.communicate()
+
+
+async def test_the_scheduler_of_a_cluster_is_killed(world: World, tmp_path: Path) -> None:
+    """The run ends with an error. With another scheduler, the same program resumes it."""
+    world.service.latency = 0.02
+    async with Cluster(world, tmp_path) as cluster, asyncio.timeout(SECONDS):
+        for is_killed in (True, False):
+            scheduler = await cluster.scheduler()
+            await cluster.worker()
+            await cluster.worker()
+            coordinator = await cluster.coordinator()
+            if is_killed:
+                await cluster.until_sent(100)
+                scheduler.kill()
+            out, err = await coordinator.communicate()
+            assert (coordinator.returncode == 0) is not is_killed, err.decode()
+            assert (b"BoardClientError: " in err and b"the same jobs again resume" in err) is is_killed, err.decode()
+    assert out.decode() == "300 True 0\n", err.decode()
+    assert await world.cards() == Counter(f"card {n}" for n in range(300))
+
+
+async def test_a_part_that_the_scheduler_gives_up_is_submitted_again(world: World, tmp_path: Path) -> None:
+    """How many workers may be killed with it is a setting of a cluster that serves others too. Here it is none."""
+    world.service.latency = 0.02
+    world.environment["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "0"
+    async with Cluster(world, tmp_path) as cluster, asyncio.timeout(SECONDS):
+        await cluster.scheduler()
+        workers = [await cluster.worker()]
+        coordinator = await cluster.coordinator()
+        for count in (40, 150):
+            await cluster.until_sent(count)
+            workers.append(await cluster.worker())
+            workers.pop(0).kill()
+        out, err = await coordinator.communicate()
     assert out.decode() == "300 True 0\n", err.decode()
     assert await world.cards() == Counter(f"card {n}" for n in range(300))
 
@@ -296,3 +345,93 @@ async def test_imports_at_once_on_one_cluster(world: World, tmp_path: Path, monk
         counts = await asyncio.gather(*(imported(word, made.scheduler_address) for word in ("first", "second")))
     assert counts == [{"created": 20}, {"created": 20}]
     assert await world.cards() == Counter(f"{word} {n}" for word in ("first", "second") for n in range(20))
+
+
+LOCAL: dict[str, Any] = {"n_workers": 1, "processes": False, "protocol": "tcp", "asynchronous": True, "host": "127.0.0.1"}
+
+
+@contextlib.asynccontextmanager
+async def on_a_cluster(job: Job, **options: Any) -> AsyncIterator[DaskRun]:
+    """Give a run of a job on a cluster in this process."""
+    cluster: Any = distributed.LocalCluster  # its package has no annotations
+    async with (
+        cluster(**LOCAL, dashboard_address="127.0.0.1:0") as made,
+        DaskRun(job, scheduler=made.scheduler_address, **options) as run,
+    ):
+        yield run
+
+
+async def test_a_part_that_always_kills_its_worker_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was submitted again and again."""
+
+    def killing(job: object, part: int, **options: object) -> None:
+        raise distributed.KilledWorker("task", SimpleNamespace(address="tcp://gone"), 4)
+
+    monkeypatch.setattr(dask_runs, "import_part_now", killing)
+    monkeypatch.setattr(dask_runs, "_MOST_ROUNDS", 3)
+    job = await plan([CardDraft("card", "l1")], "b1", tmp_path / "ledger")
+    async with on_a_cluster(job) as run:
+        with pytest.raises(BoardClientError, match="1 parts have killed each worker that began them"):
+            await anext(aiter(run))
+
+
+async def test_errors_of_a_cluster_are_those_of_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say that the same jobs again resume."""
+
+    def failing(job: object, part: int, **options: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(dask_runs, "import_part_now", failing)
+    job = await plan([CardDraft("card", "l1")], "b1", tmp_path / "ledger")
+    async with on_a_cluster(job) as run:
+        with pytest.raises(BoardClientError, match="Dask: OSError: no network: the same jobs again resume"):
+            await anext(aiter(run))
+
+
+TEST_HAS_ENDED = threading.Event()
+
+
+def wait_for_test(job: object, part: int, **options: object) -> None:
+    TEST_HAS_ENDED.wait(60)
+
+
+async def test_a_scheduler_that_is_gone_ends_the_run_with_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be out of reach for a while."""
+    monkeypatch.setattr(dask_runs, "import_part_now", wait_for_test)
+    monkeypatch.setattr(dask_runs, "_LOST_SECONDS", -1.0)
+    monkeypatch.setattr(dask_runs, "_POLL_SECONDS", 0.0)
+    job = await plan([CardDraft("card", "l1")], "b1", tmp_path / "ledger")
+    async with on_a_cluster(job) as run:
+        try:
+            with pytest.raises(BoardClientError, match="the scheduler is gone: the same jobs again resume"):
+                await anext(aiter(run))
+        finally:
+            TEST_HAS_ENDED.set()
+
+
+async def test_progress_of_a_cluster_has_its_time_and_its_phase(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is away for a moment costs nothing but a look."""
+    for name, value in world.environment.items():
+        monkeypatch.setenv(name, value)
+    seen: list[BulkProgress] = []
+    failures = [JournalError("away")]
+    look = dask_runs.status
+
+    async def status_at_times(jobs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await look(jobs)
+
+    monkeypatch.setattr(dask_runs, "status", status_at_times)
+    monkeypatch.setattr(dask_runs, "_POLL_SECONDS", 0.01)
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    drafts = [CardDraft(f"card {n}", world.list_id) for n in range(20)]
+    job = await plan(drafts, world.board_id, tmp_path / "ledger", settle=0.5)
+    async with on_a_cluster(job, on_progress=seen.append) as run:
+        assert {result.state async for result in run} == {"created"}
+    assert not failures
+    assert max(progress.seconds for progress in seen) > 0
+    assert max(progress.rate for progress in seen) > 0
+    assert {"creating", "waiting for 1 row in doubt"} <= {progress.status for progress in seen}

@@ -304,10 +304,10 @@ async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
 
 async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     """Requests in flight are completed, and the rest is left to the next time."""
-    board.service.latency = 0.02
+    board.service.latency = 0.1
     drafts = board.drafts(300)
     job = await board.plan(drafts, parts=2)
-    running = asyncio.ensure_future(board.run(job, lease=0.6, concurrency=2))
+    running = asyncio.ensure_future(board.run(job, lease=4.0, concurrency=2))
     await until(lambda: board.sent >= 20, running)
     assert {part.state for part in await status(board.ledger)} == {"held", "open"}
     await drain(board.ledger)
