@@ -442,6 +442,11 @@ class PartLedger(DurableLedger):
         await self._write(changes={"state": state, "lease_until": 0.0}, audit=audit)
         self._lease.is_returned = True
 
+    async def settle(self, seq: int, part: int, state: State) -> None:
+        """Record what became of a row of any part, and let the job be closed again."""
+        self.owners[seq], self._pending[seq] = part, state
+        await self.finish(state="open")
+
     async def aclose(self) -> None:
         """Write what was recorded.
 
@@ -518,9 +523,11 @@ class PartLedger(DurableLedger):
                 count[count_of(self._states.get(seq))] -= 1
                 count[count_of(state)] += 1
         await lease.renew(self._database, connection, **values, **_added(counts.pop(lease.part, Counter())), **changes)
-        for part, count in counts.items():
+        sendable = {self.owners.get(seq) for seq, (state, _) in noted.items() if state == "waiting"}
+        for part, count in counts.items():  # one with a row that is to be sent is open again
             of_other = (parts.c.job == lease.job) & (parts.c.part == part)
-            await connection.execute(parts.update().where(of_other).values(_added(count) or {"part": part}))
+            opened = {"state": "open"} if part in sendable else {}
+            await connection.execute(parts.update().where(of_other).values(part=part, **opened, **_added(count)))
         for probe, card_id in probed.items():
             of_probe = (probes.c.job == lease.job) & (probes.c.number == probe)
             await connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))

@@ -69,7 +69,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
     already = sum(job.already for job in given)
     planned_at = min((job.planned_at for job in given), default=0.0)
-    async with _of(ledger, name) as (database, names):
+    async with of_ledger(ledger, name) as (database, names):
         added = [sa.func.sum(parts.c[one]) for one in ("done", "failed", "in_doubt", "requests", "rejected")]
         is_counted = parts.c.ended_at > planned_at
         times = sa.func.min(parts.c.began_at).filter(is_counted), sa.func.max(parts.c.ended_at).filter(is_counted)
@@ -101,7 +101,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
-    async with _of(ledger, name) as (database, names):
+    async with of_ledger(ledger, name) as (database, names):
         is_held = (parts.c.lease_until > database.clock).label("is_held")
         columns = [column for column in parts.c if column.name not in {"rows", "digest"}]
         wanted = sa.select(*columns, is_held).where(parts.c.job.in_(names)).order_by(parts.c.job, parts.c.first)
@@ -134,13 +134,13 @@ async def drain(ledger: Jobs, *, name: str | None = None) -> None:
     Raises:
         JournalError: the ledger can't be written, or has no such job.
     """
-    async with _of(ledger, name) as (database, names):
+    async with of_ledger(ledger, name) as (database, names):
         drained = jobs.update().where(jobs.c.job.in_(names)).values(is_draining=True)
         await database.change(lambda connection: connection.execute(drained))
 
 
 @contextlib.asynccontextmanager
-async def _of(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
+async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
     """Open a ledger, and find jobs in it, or all."""
     wanted = [] if name is None else [name]
     if is_known := not isinstance(ledger, str | os.PathLike):

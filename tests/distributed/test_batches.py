@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,19 @@ from waiting import until
 
 from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
 from boardclient._database import Database
-from boardclient.distributed import Job, drain, import_batch, import_part, open_job, plan, reconcile, report, status
+from boardclient.distributed import (
+    Job,
+    drain,
+    import_batch,
+    import_part,
+    open_job,
+    plan,
+    reconcile,
+    report,
+    resolve,
+    status,
+    unknown_rows,
+)
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
@@ -338,6 +351,66 @@ async def test_a_part_costs_two_transactions_and_one_read(world: World, monkeypa
     await import_part(job, 2, session=session)
     assert said == {"change": 5, "read": 5}
     assert counts(await report(job)) == (128, 0, 0, 0)
+
+
+# --- by hand
+
+
+async def test_rows_in_doubt_are_settled_by_hand(world: World) -> None:
+    """By their reference or their position: one has a card, the other none, and is sent when the batch is delivered again."""
+    job, rows = await world.open(), world.drafts(4)
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=3)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).unknown == 2
+    cards = {card.name: card.id for card in await world.session.boards.cards(world.board_id)}
+    assert [found.row.key for found in await unknown_rows(world.ledger)] == ["r1", "r2"]
+    with pytest.raises(JournalError, match=r"the row 'r0' of .* is done, not in doubt"):
+        await resolve(job, "r0", absent=True)
+    with pytest.raises(JournalError, match="is that of another row"):
+        await resolve(job, "r1", card_id=cards["card 0"])
+    with pytest.raises(ValueError, match="give either"):
+        await resolve(job, "r1")
+    assert [await resolve(job, "r1", card_id=cards["card 1"]) for _ in range(2)] == [True, False]
+    assert await resolve(world.ledger, 2, absent=True)
+    assert counts(await world.deliver(job, "a", rows)) == (1, 3, 0, 0)
+    assert await world.names() == Counter(f"card {n}" for n in range(4))
+
+
+async def test_rows_can_not_be_settled_by_hand_where_it_is_not_clear_which(world: World) -> None:
+    """With several jobs one has to be named, and a drained one is left alone."""
+    job = await world.open()
+    await world.open(name="other")
+    with pytest.raises(JournalError, match="the ledger has 2 jobs: name one of"):
+        await resolve(world.ledger, "r1", absent=True)
+    with pytest.raises(JournalError, match="has no row 'r1' that was sent"):
+        await resolve(world.ledger, "r1", absent=True, name="other")
+    await drain(job)
+    with pytest.raises(JournalError, match="is drained: try again later"):
+        await resolve(job, "r1", absent=True)
+
+
+async def test_the_command_line_settles_rows_of_a_ledger(world: World) -> None:
+    """It shows those that are unknown, and takes their reference or their position."""
+    job = await world.open()
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    rows = [CardDraft("card 0", world.list_id, reference="r0"), CardDraft("card 1", world.list_id)]
+    assert (await world.deliver(job, "a", rows, concurrency=1)).unknown == 2
+    (card,) = await world.session.boards.cards(world.board_id)
+
+    async def said(*words: str) -> str:
+        line = [sys.executable, "-m", "boardclient", "ledger", "resolve", "--ledger", world.ledger, *words]
+        ended = await asyncio.to_thread(subprocess.run, line, capture_output=True, check=False, text=True)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    shown = json.loads(await said("--json"))
+    assert [(row["row"], row["name"]) for row in shown] == [("r0", "card 0"), (1, "card 1")]
+    assert f"has the card {card.id}" in await said("r0", "--card", card.id)
+    assert f"was settled before: it has the card {card.id}" in await said("r0", "--card", card.id)
+    assert "has no card: the next import sends it" in await said("1", "--absent")
+    assert counts(await reconcile(job, session=world.session)) == (2, 0, 0, 0)
+    assert world.sent == 3
 
 
 # --- patience

@@ -315,8 +315,13 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         async for _ in await run():
             pass
-    async with await run() as first:
-        asyncio.get_running_loop().call_later(2.5, first.stop)
+
+    def stop_early(progress: BulkProgress) -> None:
+        seen.append(progress)
+        if progress.done:
+            first.stop()
+
+    async with await run(on_progress=stop_early) as first:
         early = [result.state async for result in first]
     assert len(early) < 300
     world.service.latency = 0.0

@@ -260,6 +260,39 @@ async def ledger_status(
     show_all(parts, tuple(parts[0] if parts else ()))
 
 
+class _LedgerRows:
+    def __init__(self, ledger: str, job: str | None) -> None:
+        self._ledger, self._job = ledger, job
+
+    async def unknown(self, *, accept: bool) -> list[UnknownRow]:
+        from boardclient.distributed import unknown_rows
+
+        return await unknown_rows(self._ledger, name=self._job)
+
+    async def row(self, key: RowKey) -> UnknownRow | None:
+        return next((item for item in await self.unknown(accept=False) if key in {item.row.key, item.row.seq - 1}), None)
+
+    async def resolve(self, key: RowKey, card_id: str | None) -> bool:
+        from boardclient.distributed import resolve
+
+        return await resolve(self._ledger, key, card_id=card_id, absent=card_id is None, name=self._job)
+
+
+@ledger.runs("resolve", options=Resolving, needs="nothing")
+async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | None = _job) -> None:
+    """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
+
+    A ledger suggests no cards: the reason of a row names those that may be its own.
+
+    \b
+    Examples:
+      boardclient ledger resolve --ledger cards.csv.ledger
+      boardclient ledger resolve --ledger cards.csv.ledger r-17 --card CARD_ID
+      boardclient ledger resolve --ledger cards.csv.ledger 5 --absent
+    """
+    await _resolve(_LedgerRows(ledger, job), chosen)
+
+
 @ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")
 async def ledger_drain(ledger: str = _ledger, job: str | None = _job) -> Mapping[str, object]:
     """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
