@@ -78,6 +78,7 @@ class Message:
     ended: dict[int, Result | None] = attrs.field(factory=dict)
     unended: set[int] = attrs.field(factory=set)
     wanted: int = 0
+    leaves: bool = False
 
 
 class Answer(NamedTuple):
@@ -106,6 +107,9 @@ class Group:
         """Take the message of a process, and grant it its share of the starts that are due soon."""
         for other in [other for other, member in self.members.items() if now - member.seen_at > _LEASE]:
             self._end(self.members.pop(other), Message())
+        if message.leaves:
+            self._end(self.members.pop(name, _Member(now)), Message())
+            return Answer([], now, len(self.members), self.controller, self.ahead)
         if not self.members:
             self.began, self.started = now, 0
         member = self.members.setdefault(name, _Member(now))
@@ -348,26 +352,32 @@ class SharedController:
         return bool(self._waiting() or self.in_flight or self._ended or self._started or self._granted)
 
     async def _follow(self) -> None:
-        """Exchange messages as long as the pace is used."""
+        """Exchange messages as long as the pace is used, and leave the group then."""
         is_down = False
         async with contextlib.aclosing(Store(self._ledger, self._group)) as store:
-            while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
-                self._changed.clear()
-                self._hurry.clear()
-                try:
-                    await self._exchange(store)
-                    is_down = False
-                except JournalError as error:
-                    if not self._is_known:  # it may never work
-                        self._fail(error)
-                        break
-                    level = logging.DEBUG if is_down else logging.WARNING
-                    _log.log(level, "%s. Attempts wait until it can be used again", error)
-                    is_down = True
-                self._wake()
-                await _wait(self._changed, _REST)
-                await _wait(self._hurry, self._asked_at + self._ahead / 2 - self._clock())
-            self._task = None  # while this one closes the store, another one can be begun
+            try:
+                while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
+                    self._changed.clear()
+                    self._hurry.clear()
+                    try:
+                        await self._exchange(store)
+                        is_down = False
+                    except JournalError as error:
+                        if not self._is_known:  # it may never work
+                            self._fail(error)
+                            break
+                        level = logging.DEBUG if is_down else logging.WARNING
+                        _log.log(level, "%s. Attempts wait until it can be used again", error)
+                        is_down = True
+                    self._wake()
+                    await _wait(self._changed, _REST)
+                    await _wait(self._hurry, self._asked_at + self._ahead / 2 - self._clock())
+            finally:
+                self._task = None  # while this one closes the store, another one can be begun
+                if self._is_known and not is_down:  # the others need not wait until it counts as dead
+                    with contextlib.suppress(JournalError, TimeoutError):
+                        async with asyncio.timeout(_REST):
+                            await store.exchange(self._name, Message(leaves=True))
 
     async def _exchange(self, store: Store) -> None:
         now = self._clock()

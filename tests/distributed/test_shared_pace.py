@@ -162,6 +162,17 @@ def test_a_limit_stays_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert limit(200) is None
 
 
+def test_a_process_that_has_ended_leaves_its_share_to_the_others(tmp_path: Path) -> None:
+    """At once, and not when it counts as dead: the next one begins as if it were alone."""
+
+    async def use() -> int:
+        pace = Pace(shared=tmp_path / "paces")
+        async with pace:
+            return pace.workers
+
+    assert [asyncio.run(use()) for _ in range(3)] == [16, 16, 16]
+
+
 @pytest.mark.parametrize("is_limited", [False, True])
 async def test_a_start_that_is_cancelled_is_given_back(tmp_path: Path, is_limited: bool) -> None:
     """It is no attempt in flight, of which there are never more than allowed."""
