@@ -38,7 +38,8 @@ class SqlTokenStore(AccountStore):
     """Keep tokens in a database, for all processes and hosts that reach it. There is one renewal per account for all of them.
 
     Tokens are stored as they are: `EncryptedTokenStore` around it encrypts them. Leases end on the server's clock. A connection
-    is opened for each step and closed after it, so there is nothing to close, and any event loop may use the store.
+    is opened for each step and closed after it, so there is nothing to close, and any event loop may use the store. It can be
+    pickled: only its place travels.
 
     Args:
         url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
@@ -79,6 +80,9 @@ class SqlTokenStore(AccountStore):
             values = dict(zip((column.name for column in _FIELDS), changed.to_row(), strict=True))
             await connection.execute(_tokens.update().where(of_account).values(values))
         return result
+
+    def __reduce__(self) -> tuple[type[SqlTokenStore], tuple[str]]:
+        return SqlTokenStore, (self._database.where,)
 
     def __repr__(self) -> str:
         return f"SqlTokenStore({self._database.where!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,17 @@ def test_a_url_with_a_password_is_refused(make: Callable[[str], object], url: st
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__) if frame.f_globals["__name__"] != __name__]
     assert frames
     assert "very-secret" not in str([caught.value, *(frame.f_locals for frame in frames)])
+
+
+async def test_a_store_that_was_pickled_has_the_same_tokens(tmp_path: Path) -> None:
+    """Only its place travels, such as to the worker of an engine."""
+    store = SqlTokenStore(tmp_path / "tokens")
+    assert await store.publish("ada", Token("t1"), 0)
+    stored = pickle.dumps(store)
+    assert b"t1" not in stored
+    found = await pickle.loads(stored).read("ada")
+    assert found is not None
+    assert found.token == Token("t1")
 
 
 async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
