@@ -48,9 +48,8 @@ Source: TypeAlias = SyncSource[Row] | AsyncSource[Row]
 class Owner(Protocol):
     """What an engine does for its parts."""
 
-    @property
-    def is_halted(self) -> bool:
-        """Whether nothing more is started."""
+    is_halted: bool
+    """Whether nothing more is started."""
 
     def halt(self, error: BaseException | None = None) -> None:
         """Start nothing more, and complete what was sent."""

@@ -82,11 +82,15 @@ class ResponseOrder:
         self.has_proof = self.has_proof or is_own_name
         if (is_own_name and name not in names) or (is_own_desc and desc not in descs):
             return "proven"
-        is_other = (not is_own_name and name in names) or (not is_own_desc and desc != "" and desc in descs)
-        is_other = is_other or (self._markers.are_secret and bool(self._markers.cards_of_rows([card])))
-        if not is_own_name and self.has_proof:
-            is_other = is_other or any(normal(other.draft.name) == name for other in self.sending)
-        return "foreign" if is_other else "open"
+        if (not is_own_name and name in names) or (not is_own_desc and desc != "" and desc in descs):
+            return "foreign"
+        if self._markers.are_secret and self._markers.cards_of_rows([card]):
+            return "foreign"
+        return "foreign" if not is_own_name and self._is_sending(name) else "open"
+
+    def _is_sending(self, name: str) -> bool:
+        """Return True if a row with a name is being sent, where the service has shown names as it got them."""
+        return self.has_proof and any(normal(other.draft.name) == name for other in self.sending)
 
     def _desc(self, row: Row) -> str:
         return normal(self._markers.description(row) or "")

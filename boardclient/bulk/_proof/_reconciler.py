@@ -295,8 +295,8 @@ class Reconciler:
         earlier = [Claim(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in others]
         free = EqualCards(marked.without(listing.unaccounted) if listing.has_baseline else [], evidence.fields)
         equal = find_equal([*claims.values(), *earlier], free, self.unaccounted)
-        known = self._known_cards(rows, {row: claims[row] for row in doubted if row in claims}, listing, evidence)
-        self._disbelieve(equal, {row: known.get(row, []) for row in claims}, listing, missing, evidence)
+        known = self._known_cards(rows, claims, {*doubted}, listing, evidence)
+        self._disbelieve(equal, known, listing, missing, evidence)
         return marked | equal, evidence
 
     def _disbelieve(
@@ -339,9 +339,9 @@ class Reconciler:
         return list_id in self._known_whole
 
     def _known_cards(
-        self, rows: Sequence[Row], claims: Mapping[Row, Claim], listing: Listing, evidence: Evidence
+        self, rows: Sequence[Row], claims: Mapping[Row, Claim], doubted: set[Row], listing: Listing, evidence: Evidence
     ) -> dict[Row, list[Card]]:
-        """Return the cards with known identifiers that may be a row's by now, for each claim."""
+        """Return the cards with known identifiers that may be a row's by now, for each claim: none for a refused one."""
         marked = self.markers.match(rows, () if self.markers.are_secret else listing.recycled)
         equal = EqualCards(listing.recycled, evidence.fields)
         return {
@@ -350,6 +350,8 @@ class Reconciler:
                 *(card for card in equal.to(claim.content) if not self.appearances.has(card.id, row.draft)),
                 *marked.unclear.get(row, [marked.found[row]] if row in marked.found else []),
             ]
+            if row in doubted
+            else []
             for row, claim in claims.items()
         }
 
