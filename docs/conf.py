@@ -159,8 +159,8 @@ def _in_short(
     returns: str | None,
 ) -> Any:
     """Name the defaults of attrs classes and the recursive type of JSON, and show no private names."""
-    if what == "class" and signature and "Pipeline" in signature:
-        signature = ""  # applications get such objects from a session, and make none
+    if what == "class" and signature and ("Pipeline" in signature or name == "boardclient.bulk.plan.Plan"):
+        signature = ""  # applications get such objects from the package, and make none
     if what == "exception" and "__init__" not in vars(obj):
         signature = ""  # that of the class above, which is on the same page
 

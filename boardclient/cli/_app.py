@@ -12,7 +12,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from io import TextIOWrapper
 from typing import Any, Literal, NoReturn, TypeVar
@@ -73,22 +73,27 @@ class _Fields(click.ParamType[tuple[str, ...]]):
         return wanted
 
 
+def _with_empty_json(args: Sequence[str], fields: set[str], with_value: set[str]) -> Iterator[str]:
+    """Yield arguments, with an empty value for a `--json` that no fields follow. `with_value` are the options that take one."""
+    left = iter(zip(["", *args], args, [*args[1:], ""], strict=False))
+    for before, arg, after in left:
+        is_alone = arg == "--json" and before not in with_value and not fields.issuperset(after.split(","))
+        yield "--json=" if is_alone else arg
+        if arg == "--":
+            break
+    yield from (arg for _, arg, _ in left)
+
+
 class Command(click.Command):
     """A command. Its option `--json` may stand without a value, also before an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give `--json` an empty value unless fields of this command follow it: click would take any argument for them."""
         options = [param for param in self.params if isinstance(param, click.Option)]
-        of_json = [option.type for option in options if isinstance(option.type, _Fields)]
-        fields = {name for one in of_json for name in one.names}
+        fields = next((option.type.names for option in options if isinstance(option.type, _Fields)), None)
         with_value = {name for option in options if not option.is_flag for name in option.opts}
-        for place, (before, arg, after) in enumerate(zip(["", *args], args, [*args[1:], ""], strict=False)):
-            if arg == "--" or not of_json:
-                break
-            if arg == "--json" and before not in with_value and not fields.issuperset(after.split(",")):
-                args[place] = "--json="
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args if fields is None else [*_with_empty_json(args, {*fields}, with_value)])
         except click.NoSuchOption as error:
             if not any(error.option_name in param.opts for param in app.params):
                 raise
@@ -157,21 +162,24 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Say of an option that belongs to the command after it that it follows the command."""
-        given, group, path = [*args], self, ctx.command_path
+        given = [*args]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            for name in given:
-                found = group.commands.get(name)
-                if found is None:
-                    continue
-                found, path = found.load() if isinstance(found, _Late) else found, f"{path} {name}"
+            for path, found in self._named(given, ctx.command_path):
                 if any(error.option_name in param.opts for param in found.params):
                     ctx.fail(f"{error.option_name} follows the command: {path} … {error.option_name}")
-                if not isinstance(found, Group):
-                    break
-                group = found
             raise
+
+    def _named(self, args: Sequence[str], path: str) -> Iterator[tuple[str, click.Command]]:
+        """Yield the commands of this group, and of those in it, that arguments name, each with what calls it."""
+        found = next((name for name in args if name in self.commands), None)
+        if found is not None:
+            command, path = self.commands[found], f"{path} {found}"
+            command = command.load() if isinstance(command, _Late) else command
+            yield path, command
+            if isinstance(command, Group):
+                yield from command._named(args[args.index(found) + 1 :], path)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command. One of another program's words for it suggests ours."""

@@ -114,11 +114,14 @@ class ImportOptions:
         Raises:
             UsageError: they do not.
         """
-        if self.engine is not None:
-            if self.journal or self.rate or self.existing == "skip":
-                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
+        if self.engine is None:
+            self._check_run()
+        elif self.journal or self.rate or self.existing == "skip":
+            raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
+        else:
             self.ledger = self.ledger or f"{'import' if self.file == '-' else self.file}.ledger"
-            return
+
+    def _check_run(self) -> None:
         if not self.board:
             raise UsageError("give --board")
         if self.ledger or self.workers or self.parts or self.scheduler:

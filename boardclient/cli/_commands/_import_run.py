@@ -227,31 +227,34 @@ class ImportRun:
             raise NotProvenError("the board could not be read at the end, so lost and second cards are not ruled out")
 
     def _print_end(self, report: BulkReport) -> None:
-        keys: dict[str | None, str] = {}
-        if report.audit is not None and report.audit.lost and self.options.journal is not None:
-            keys = {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
-        for text in [] if report.audit is None else _audit_lines(report.audit, keys):
-            note(text, fg="red")
+        if report.audit is not None:
+            for text in _audit_lines(report.audit, self._keys_of_lost(report.audit)):
+                note(text, fg="red")
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         for probe in report.probes:
             note(f"probe: the temporary card {probe.name!r} ({probe.id}) is still on the board: delete it by hand", fg="yellow")
-        counts = {state: getattr(report, state) for state in STATES}
-        not_reached = self._not_reached(report)
+        values = self._values(report)
         if self.options.fields is not None:
-            values = {**counts, "not_reached": not_reached, "rows": self._failed}
-            values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}
-            if report.audit is not None:
-                values["audit"] = {field.name: _named(getattr(report.audit, field.name)) for field in attrs.fields(BulkAudit)}
-            if report.audit_error is not None:
-                values["audit_error"] = str(report.audit_error)
-            if report.probes:
-                values["probes"] = _named(report.probes)
             show("", values, self.options.fields)
             return
-        text = ", ".join(f"{state} {count}" for state, count in counts.items() if count or state != "already")
-        text += f", not reached {not_reached}" if not_reached else ""
+        text = ", ".join(f"{state} {values[state]}" for state in STATES if values[state] or state != "already")
+        text += f", not reached {values['not_reached']}" if values["not_reached"] else ""
         out(f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)")
+
+    def _keys_of_lost(self, audit: BulkAudit) -> dict[str | None, str]:
+        """Return words for the rows of lost cards, by card, as far as a journal knows them."""
+        if not audit.lost or self.options.journal is None:
+            return {}
+        return {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
+
+    def _values(self, report: BulkReport) -> dict[str, object]:
+        values = {name: getattr(report, name) for name in (*STATES, "seconds", "rate", "requests", "rejected")}
+        audit = report.audit and {one.name: _named(getattr(report.audit, one.name)) for one in attrs.fields(BulkAudit)}
+        error = report.audit_error and str(report.audit_error)
+        left = {"audit": audit, "audit_error": error, "probes": _named(report.probes)}
+        counted = {"not_reached": self._not_reached(report), "rows": self._failed}
+        return {**values, **counted, **{name: value for name, value in left.items() if value}}
 
 
 def _named(value: object) -> object:
