@@ -270,7 +270,7 @@ class ShownResponse(aiohttp.ClientResponse):
         outgoing = OUTGOING.get()
         if outgoing is None or not outgoing.is_watched:
             return await self._start(connection)
-        outgoing.received = received = await self._received(connection, outgoing.limit)
+        outgoing.received = received = await self._receive(connection, outgoing.limit)
         if isinstance(received, TransportFailure):
             raise shown_error(received)
         self._show(received, outgoing)
@@ -283,7 +283,7 @@ class ShownResponse(aiohttp.ClientResponse):
             protocol.count_response(self.headers, progress)
         return self
 
-    async def _received(self, connection: Connection, limit: int) -> TransportResult:
+    async def _receive(self, connection: Connection, limit: int) -> TransportResult:
         progress = PROGRESS.get()
         assert progress is not None  # noqa: S101 -- it is set with what goes out
         try:

@@ -245,7 +245,7 @@ class Renewal:
         """Renew the token, and return why there is no other. In a cool-down only look for one in the store."""
         self._state.begin_look()
         if (cooling := self._state.failure) is not None:
-            return None if await self._is_published_meanwhile() else cooling
+            return None if await self._try_to_find_another() else cooling
         failure, cooldown = None, 0.0
         try:
             if (leased := await self._request_lease()) is not None:
@@ -257,7 +257,7 @@ class Renewal:
             failure = self._failure_of(error)
             # Three cases: another worker was faster, the user has to sign in, which may happen at any moment, or the renewal
             # failed. Without a lease the renewal has only just looked at the store. With one it may have waited for long.
-            if self._may_hold_lease and await self._is_published_meanwhile():
+            if self._may_hold_lease and await self._try_to_find_another():
                 failure = None
             elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
                 self._state.fail(failure, LOOK_SECONDS)
@@ -285,15 +285,15 @@ class Renewal:
     def _consent_needed(self, login_url: str | None) -> ConsentRequired:
         return ConsentRequired(f"the user of account {self.config.account!r} has to sign in", self.config.account, login_url)
 
-    async def _is_published(self) -> bool:
+    async def _look_for_another(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
         await look(self._state, self._steps)
         return self._state.credentials is not None and self._state.in_use is not self._seen
 
-    async def _is_published_meanwhile(self) -> bool:
-        """Look at the store as `_is_published` does, but take one that fails for one without a new token."""
+    async def _try_to_find_another(self) -> bool:
+        """Look at the store as `_look_for_another` does, but take one that fails for one without a new token."""
         with contextlib.suppress(CredentialError):
-            return await self._is_published()
+            return await self._look_for_another()
         return False
 
     # --- the lease
@@ -305,7 +305,7 @@ class Renewal:
             self._exchange.check_url(self.config.auth_url, "auth_url")
         # Four ends: another worker has published, nobody here can be asked, the lease is granted, or another renewal has just
         # failed.
-        while not await self._is_published():
+        while not await self._look_for_another():
             if self.config.authorize is None:
                 raise self._consent_needed(self.config.login_url)
             self._may_hold_lease = True  # if the step is cancelled, it may still be done
@@ -394,14 +394,14 @@ class Renewal:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_pause())
-            if await self._is_published_meanwhile():
+            if await self._try_to_find_another():
                 return
 
     async def _publish(self, token: Token, after: int) -> None:
         """Publish the token, or use that of another worker who was faster."""
         if await self._steps.publish(token, after):
             self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
-        elif not await self._is_published():
+        elif not await self._look_for_another():
             raise CredentialError("the token store took no new token, and holds no other")
 
 

@@ -96,7 +96,7 @@ class BoardSessions:
         async with self._opening.setdefault(loop, asyncio.Lock()):  # `make` may wait, and be called only once
             if loop not in self._opened:
                 made = self._make()
-                self._opened[loop] = await self._checked(await made if inspect.isawaitable(made) else made)
+                self._opened[loop] = await self._check(await made if inspect.isawaitable(made) else made)
             self._opened[loop].times += 1
 
     async def aclose(self) -> None:
@@ -119,7 +119,7 @@ class BoardSessions:
         finally:
             await self.aclose()
 
-    async def _checked(self, made: object) -> _Opened:
+    async def _check(self, made: object) -> _Opened:
         if isinstance(made, AsyncSession):
             return _Opened(made, None)
         if not isinstance(made, SignIn):

@@ -126,7 +126,7 @@ class DaskRun:
             raise RuntimeError("use a DaskRun within its `async with` block")
         failure: Exception | None = None
         try:
-            await self._follow(asyncio.ensure_future(self._carried()))
+            await self._follow(asyncio.ensure_future(self._carry()))
         except Exception as error:
             failure = error
         finally:
@@ -139,7 +139,7 @@ class DaskRun:
         if failure is not None:
             raise failure
 
-    async def _carried(self) -> None:
+    async def _carry(self) -> None:
         """Carry all parts. Those that the scheduler gives up, after too many killed workers, are submitted again."""
         left = [(job, part) for job in self._jobs for part in job.parts]
         for count in range(_MOST_ROUNDS):
