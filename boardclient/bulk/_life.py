@@ -108,6 +108,8 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "reconcile": {
         ("new", "admitted"): ("ready", "keep back"),
         ("new", "in doubt"): ("doubted", "set aside"),
+        # one that is not sent again
+        ("new", "refused"): ("failed", "set aside"),
         # a refused row of an earlier run, whose card is listed or may be
         ("new", "found"): ("ended", "found"),
         ("new", "undecided"): ("ended", "unknown"),
@@ -167,6 +169,8 @@ class Row:
     """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
     detail: str | None = None
     """The card's id if an earlier run has created it, the reason if it is in doubt or was refused."""
+    is_final = False
+    """Whether an earlier run saw it refused, and this one only looks for its card."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None

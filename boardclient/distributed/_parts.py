@@ -379,6 +379,7 @@ class PartLedger(DurableLedger):
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
             elif state == "failed":
                 row.detail = detail  # logged by `log_refused`
+                row.is_final = self.owners.get(row.seq, CLOSING) != CLOSING  # whether it is sent again is its part's affair
             else:
                 sent.append(row.seq)
         if sent or self._pending:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from boardclient._database import Database, checked_location, takes_location
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.distributed._plan import Job
-from boardclient.distributed._tables import State, jobs, load_audit, load_drafts, parts, read_states
+from boardclient.distributed._tables import State, jobs, load_audit, load_drafts, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft
 
@@ -77,6 +77,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         (found,) = await database.read(sa.select(*columns).where(parts.c.job.in_(names)))
         done, failed, in_doubt, requests, rejected, began_at, ended_at = tuple(found)
         stored = await database.read(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))
+        left = await database.read(sa.select(probes).where(probes.c.job.in_(names), sa.not_(probes.c.is_over)))
     audits: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
     failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
     seconds = max(0.0, ended_at - max(began_at, planned_at))
@@ -91,6 +92,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         rejected=int(rejected),
         audit=load_audit(audits) if audits and all(audits) else None,
         audit_error=BoardClientError(failures[0]) if failures else None,
+        probes=tuple(Card(one.card_id, list_id=one.list_id) for one in left if one.card_id is not None),
     )
 
 

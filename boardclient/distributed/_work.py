@@ -432,28 +432,32 @@ async def _settled(task: _Task, *, condition: sa.ColumnElement[bool] | None = No
 async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
     """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
-    It keeps rows back for another run while there are rows in doubt. Return False if there are some.
+    It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for another
+    run while there are rows in doubt. Return False if there are some.
     """
     database, job = task.database, task.job
     states = await read_states(database, job.name)
     columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
-    wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0))
+    wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
     wanted &= jobs.c.job == parts.c.job
     entries: list[tuple[int, CardDraft]] = []
     owners: dict[int, int] = {}
     others: list[Doubt] = []
+    has_doubts = False
     found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
     for part in found:
         drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
         for seq, draft in enumerate(drafts, part.first + 1):
-            is_in_doubt = states.get(seq, ("",))[0] in {"logged", "unknown"}
-            if part.part == CLOSING or (is_in_doubt and part.state == "done"):
+            state = states.get(seq, ("",))[0]
+            is_in_doubt = state in {"logged", "unknown"}
+            if part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed")):
                 entries.append((seq, draft))
                 owners[seq] = part.part
+                has_doubts = has_doubts or is_in_doubt
             elif is_in_doubt:
                 others.append(Doubt(seq, Content.of(draft, None)))
     new = [seq for seq in held.numbers if seq not in states]
-    kept = {*new[_AT_ONCE:]} if len(new) < len(entries) else set()
+    kept = {*new[_AT_ONCE:]} if has_doubts else set()
     ledger = _ledger(task, held, [entry for entry in entries if entry[0] not in kept], states)
     ledger.owners, ledger.others = owners, others
     settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned

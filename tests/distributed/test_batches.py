@@ -201,6 +201,40 @@ async def test_what_stays_unknown_is_in_the_report_of_reconciling(world: World) 
     assert counts(await world.deliver(job, "a", world.drafts(3))) == (0, 3, 0, 0)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_reconciling_looks_for_the_cards_of_rows_that_have_failed(world: World, is_lost: bool) -> None:
+    """A service may have done what it refused. What it has not done stays failed, and is not sent again."""
+    job = await world.open()
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=2)
+    world.service.faults.add(faults.status(400), "cards.create", call=3)
+    if is_lost:
+        world.service.faults.add(faults.drop(commit=True), "cards.create", call=4)
+    first = await world.deliver(job, "a", world.drafts(5), concurrency=1)
+    assert counts(first) == (3 - is_lost, 0, 2, is_lost)
+    found = await reconcile(job, session=world.session)
+    assert counts(found) == (4, 0, 1, 0)
+    assert [(one.draft.name, one.state) for one in found.problems] == [("card 2", "failed")]
+    assert found.audit is not None
+    assert found.audit.is_sound
+    assert world.sent == 5
+    assert counts(await world.deliver(job, "a", world.drafts(5))) == (1, 4, 0, 0)
+    assert await world.names() == Counter(f"card {n}" for n in range(5))
+
+
+async def test_the_report_of_a_job_names_the_temporary_cards_that_stay(world: World) -> None:
+    """So does that of reconciling, until one of its later calls has deleted them."""
+    job = await world.open()
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    await world.deliver(job, "a", world.drafts(3), concurrency=1)
+    world.service.faults.add(faults.status(403), "cards.delete", times=1)
+    found = await reconcile(job, session=world.session, probe=True)
+    (probe,) = found.probes
+    assert probe.id in {card.id for card in await world.session.boards.cards(world.board_id)}
+    assert [card.id for card in (await report(job)).probes] == [probe.id]
+    assert (await reconcile(job, session=world.session)).probes == ()
+    assert await world.names() == Counter(f"card {n}" for n in range(3))
+
+
 async def test_a_drained_job_takes_no_batch(world: World) -> None:
     """Opening it again lets it."""
     job = await world.open()

@@ -280,7 +280,10 @@ class Lives:
     def admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
         if row.action == "send":
-            if row.detail is not None:
+            if row.is_final:
+                row.error, row.is_earlier = BoardClientError(row.detail or "", Effect.REJECTED), True
+                self.happen(row, "refused")
+            elif row.detail is not None:
                 self.places.to_check.append(row)
             elif self._options.board_id is None or (problem := self._board.problem(row)) is None:
                 self.happen(row, "admitted")
