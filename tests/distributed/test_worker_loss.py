@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ from boardclient.distributed import (
     status,
 )
 from boardclient.distributed import _parts as leases
+from boardclient.distributed import _worker as workers
+from boardclient.distributed._tables import parts
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
@@ -300,6 +303,34 @@ async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
     for use in (lambda: board.plan(board.drafts(3)), lambda: board.run(job), lambda: status(board.ledger)):
         with pytest.raises(JournalError, match="has format 99, not"):
             await use()
+
+
+async def test_a_part_that_is_damaged_is_named_with_the_remedy(board: Board) -> None:
+    """Nothing is sent, and the same again is not advised."""
+    job = await board.plan(board.drafts(3), parts=1)
+    database = Database(job.ledger)
+    await database.change(lambda connection: connection.execute(sa.update(parts).values(rows=b"no rows")))
+    await database.aclose()
+    with pytest.raises(JournalError, match=r"part -1 of .* is damaged \(error\): put back a copy of the ledger"):
+        await board.run(job)
+    assert board.sent == 0
+
+
+async def test_a_process_that_was_forked_leaves_the_event_loop_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a thread of its own for plain functions. That of the parent continues when the child ends."""
+    used = workers.run_here(_thread_name())
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        of_child, parent = workers._Loop(), workers._loop
+        assert parent is not None
+        parent._close()
+        assert of_child.run(_thread_name()) != used
+        of_child._close()
+    assert workers.run_here(_thread_name()) == used
+
+
+async def _thread_name() -> int:
+    return threading.get_ident()
 
 
 async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
