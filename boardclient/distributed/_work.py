@@ -551,7 +551,7 @@ class _Watch:
         """Look whether the run waits, some times in the seconds that it may."""
         assert self.run is not None  # noqa: S101 -- entered with its run
         loop, progress = asyncio.get_running_loop(), self.run.progress
-        is_waiting = progress.waiting_for in {"outage", "retry-after"} or not progress.in_flight
+        is_waiting = progress.waiting_for in {"outage", "retry-after"}
         self._since = (self._since or loop.time()) if is_waiting and progress.phase == "creating" else None
         if self._since is not None:
             rest = patience - (loop.time() - self._since)

@@ -469,6 +469,12 @@ async def test_a_pause_that_is_too_long_gives_the_batch_back(world: World) -> No
     assert counts(await world.deliver(job, "a", rows, lease=300.0)) == (2, 1, 0, 0)
 
 
+async def test_a_batch_that_nothing_holds_needs_no_patience(world: World) -> None:
+    """What is not a hold, such as reading the board before the first row, is not waited for."""
+    job, rows = await world.open(), world.drafts(30)
+    assert counts(await world.deliver(job, "a", rows, patience=0.0)) == (30, 0, 0, 0)
+
+
 async def test_an_outage_that_is_too_long_gives_the_batch_back(world: World) -> None:
     """When it ends is not known, and rows in doubt are the ledger's."""
     job, rows = await world.open(), world.drafts(30)
