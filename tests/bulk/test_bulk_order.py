@@ -283,6 +283,23 @@ async def test_rows_have_results_before_the_run_ends_where_names_are_changed(mon
     assert opened.report.created == 40
 
 
+class WithoutIds(Service):
+    """A service that does not say which card it has created."""
+
+    def _respond(self, line: list[str], body: bytes) -> bytes:
+        out = super()._respond(line, body)
+        return response(200, {}) if line[0] == "post" else out
+
+
+async def test_nothing_is_asked_about_responses_that_leave_their_rows_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose they are changes nothing, however many there are."""
+    monkeypatch.setattr(_order, "_MOST_OPEN", 2)
+    service = WithoutIds()
+    async with service.session() as session:
+        report = await session.cards.create_many(rows(number=4), concurrency=1, unknown="report").wait()
+    assert (report.unknown, service.sent.total(), service.reads) == (4, 4, 0)
+
+
 async def test_it_makes_none_wrong_if_aiohttp_reads_the_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stray response and the next one come in one packet."""
     monkeypatch.setattr("boardclient._transport._pool.Pool._may_be_direct", False)
