@@ -85,6 +85,8 @@ class Undo:
         self._shown: set[str] = set()
         """The fields that are compared when a card is read by itself: those that such reads have shown. A description or a date
         that the listing of the plan or a response to the runs has shown was removed if a card does not show it."""
+        self._marked_runs: set[int] = set()
+        """The runs of which the board lists a card with its marker. A card of theirs without one was changed."""
 
     async def _plan(self) -> None:
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:  # no run uses it meanwhile
@@ -182,8 +184,8 @@ class Undo:
         if card is None:
             self._missing.append(card_id)
         elif self._is_unchanged(card_id, card, self._shown):
-            file.check_lock()
-            await self._delete(file, card_id)
+            file.check_lock()  # what is begun is completed, so that it can be noted
+            await wait_to_end(asyncio.ensure_future(self._delete(file, card_id)))
 
     async def _delete(self, file: JournalFile, card_id: str) -> None:
         """Delete a card, as long as no other process may have got the journal."""
@@ -214,6 +216,7 @@ class Undo:
             self._rows[row.detail or ""] = row
             self._seqs[row.detail or ""].append(row.seq)
         listed = [(row, by_id[card_id]) for card_id, row in self._rows.items() if card_id in by_id]
+        self._marked_runs = {row.run for row, card in listed if _without_marker(row, card) is not None}
         sent = Counter(field for row, _ in listed for field in ("desc", "due") if getattr(row.content, field))
         # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
         shown |= {field for field, number in sent.items() if number == 1}
@@ -237,18 +240,24 @@ class Undo:
 
     def _differences(self, card_id: str, card: Card, shown: set[str]) -> str:
         """Return why a card is kept, in words, and "" if it is as it was sent. Fields that are not shown are not compared."""
-        row, desc = self._rows[card_id], card.desc or ""
-        if (marked := _MARKED.fullmatch(desc.strip())) and marked[1].casefold() == row.marker:
-            desc = marked[2] or ""
-        now, sent = Content.of_card(attrs.evolve(card, desc=desc)), row.content
+        row = self._rows[card_id]
+        desc, sent = _without_marker(row, card), row.content
+        has_lost_marker = desc is None and row.run in self._marked_runs
+        now = Content.of_card(card if desc is None else attrs.evolve(card, desc=desc))
         reasons = {
             "was there before": row.run == 0,
             "was renamed": now.name != sent.name,
             "was moved": "list_id" in shown and now.list_id != sent.list_id,
-            "has another description": "desc" in shown and now.desc != (sent.desc or ""),
+            "has another description": "desc" in shown and (has_lost_marker or now.desc != (sent.desc or "")),
             "has another due date": "due" in shown and now.due != sent.due,
         }
         return " and ".join(words for words, is_so in reasons.items() if is_so)
 
     def __repr__(self) -> str:
         return f"<Undo {len(self.unchanged)} unchanged, {len(self.kept)} kept, {len(self.deleted)} deleted>"
+
+
+def _without_marker(row: JournalRow, card: Card) -> str | None:
+    """Return what a card's description says besides the marker of its row, None without one."""
+    marked = _MARKED.fullmatch((card.desc or "").strip())
+    return (marked[2] or "") if marked and marked[1].casefold() == row.marker else None

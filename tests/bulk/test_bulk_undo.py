@@ -323,6 +323,7 @@ async def test_a_card_that_is_read_with_another_form_of_its_identifier_is_delete
 
 
 async def test_a_cancelled_undo_notes_each_card_that_it_has_deleted(world: World) -> None:
+    """The deletions in flight are completed."""
     await world.finish(world.drafts(*range(9)))
     undo = await world.session.cards.plan_undo(world.path)
     running = asyncio.create_task(undo.run())
@@ -331,7 +332,20 @@ async def test_a_cancelled_undo_notes_each_card_that_it_has_deleted(world: World
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert read_journal(world.path).counts["undone"] == len(undo.deleted)
+    assert read_journal(world.path).counts["undone"] == len(undo.deleted) == 9 - len(world.there)
+
+
+async def test_a_card_whose_marker_a_person_has_removed_is_kept(world: World) -> None:
+    """Also where the marker was its whole description. At a service that removes all markers, nothing was changed."""
+    await world.finish([attrs.evolve(draft, desc=None) for draft in world.drafts(*range(3))], marker=True)
+    changed, *others = world.service.rules.cards.values()
+    changed.desc = ""
+    undo = await world.session.cards.plan_undo(world.path)
+    assert [(kept.card.id, kept.why) for kept in undo.kept] == [(changed.id, "has another description")]
+    for card in others:
+        card.desc = ""
+    undo = await world.session.cards.plan_undo(world.path)
+    assert (len(undo.unchanged), undo.kept) == (3, [])
 
 
 async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World) -> None:
