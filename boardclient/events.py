@@ -155,7 +155,7 @@ class BulkProgress:
         rows = f"{'1 row' if self.in_doubt == 1 else f'{self.in_doubt:,} rows'} in doubt"
         what = f"for {rows if self.in_doubt else 'cards that are not listed yet'}"
         if self.wait_ends_at is None:
-            return f"waiting {what}" if self.waiting_for == "settling" else self.phase
+            return f"waiting {what}" if self.phase == "waiting" else self.phase
         until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
         return f"{until}, as the service asks" if self.waiting_for == "retry-after" else f"{until} {what}"
 
