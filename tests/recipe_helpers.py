@@ -131,21 +131,21 @@ class Recipe:
         start = [sys.executable, "run.py", *self._arguments]
         working = self.run(*worker) if worker else None
         first = self.run(*start)
-        await self._kill_one(first)
+        killed = await self._kill_one(first)
         if await _ended(first) != 0:
             if state is not None:
                 shutil.copytree(state, self.folder / "state")
             await self.complete(*start)
-        if working is not None and working.poll() is not None:
-            self.run(*worker)
+        if working is not None and working.pid == killed:
+            await _ended(working)
+            working = self.run(*worker)
         for _ in range(deliveries - 1):
             if state is not None:
                 shutil.rmtree(state)
                 shutil.copytree(self.folder / "state", state)
             await self.complete(*start)
-        while worker and not self._is_delivered():
-            await asyncio.sleep(0.1)
-        if worker:
+        if working is not None:
+            await self._until(self._is_delivered, working)
             await self.complete(sys.executable, "-c", _FINISH, *self._arguments)
 
     def _is_delivered(self) -> bool:
@@ -157,17 +157,22 @@ class Recipe:
         """Return how many batches have ended so many times."""
         return sum(count >= times for count in Counter(note.key for note in self.notes("end")).values())
 
-    async def _kill_one(self, running: subprocess.Popen[bytes]) -> None:
+    async def _until(self, condition: Callable[[], bool], working: subprocess.Popen[bytes] | None) -> None:
+        while not condition():
+            assert working is None or working.poll() is None, self.log[-6000:]
+            await asyncio.sleep(0.1)
+
+    async def _kill_one(self, running: subprocess.Popen[bytes]) -> int | None:
         while len(self.service.calls_of("cards.create")) < ROWS // 2:
             if running.poll() and self.is_naive:  # it has lost a response, and nothing tries again
-                return
+                return None
             assert not running.poll(), self.log[-6000:]
             await asyncio.sleep(0.02)
         ended = {(note.process, note.key) for note in self.notes("end")}
         for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-                return
+                return process
         raise AssertionError("no batch was being worked on")
 
     async def come_back(self, ledger: str, *worker: str) -> None:
@@ -176,11 +181,9 @@ class Recipe:
         self._arguments = [board.id, board.lists["To Do"], ledger]
         self.service.faults.add(faults.status(429, {"Retry-After": "8"}), "cards.create", call=60)
         self.environment["RECIPE_PATIENCE"] = "5"
-        if worker:
-            self.run(*worker)
+        working = self.run(*worker) if worker else None
         await self.complete(sys.executable, "run.py", *self._arguments)
-        while self._count(1) < BATCHES:
-            await asyncio.sleep(0.1)
+        await self._until(lambda: self._count(1) == BATCHES, working)
         earliest: dict[str, float] = {}
         for note in self.notes():
             if note.word == "again":
