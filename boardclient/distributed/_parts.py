@@ -433,8 +433,6 @@ class PartLedger(DurableLedger):
 
     async def probes(self) -> Sequence[Probe]:
         """Return the probes of the job that may be on the board. Only the closing part has any."""
-        if self._lease.part != CLOSING:
-            return ()
         wanted = sa.select(probes).where(probes.c.job == self._lease.job, sa.not_(probes.c.is_over))
         return [Probe(row.number, row.list_id, row.card_id) for row in await self._database.read(wanted)]
 

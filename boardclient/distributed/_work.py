@@ -250,8 +250,9 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, None, 30.0, None, None) as task:
         await _complete_abandoned(task)
-        if not await _settled(task, condition=sa.true(), probe=probe):
-            raise _drained(task)
+        is_settled = await _settled(task, condition=sa.true(), probe=probe)
+    if not is_settled:
+        raise _drained(task)
     problems = [result async for result in results_of(job, is_problem=True)]
     return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
 

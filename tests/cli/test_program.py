@@ -1,20 +1,25 @@
 """What a run of the command line costs before a command is called, and how it ends when something is wrong around it."""
 
+import contextlib
 import errno
 import fcntl
 import io
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from boardclient import cli as entry
 from boardclient.cli._app import app
+from boardclient.cli._output import whole
 from boardclient.testing import BoardService
 
 _HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydantic", "boardclient.testing", "importlib.metadata")
@@ -351,3 +356,31 @@ def test_a_reader_that_closes_the_pipe_of_a_command_ends_it_silently(cli, monkey
     monkeypatch.setattr(sys, "stdout", _Closed())
     code, _, err = cli("whoami")
     assert (code, err) == (1, "")
+
+
+def test_a_pipe_that_does_not_wait_gets_the_whole_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full pipe is waited for."""
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(sink, b"-" * 4096)
+    read, select_, is_full = bytearray(), select.select, threading.Event()
+
+    def drain() -> None:
+        is_full.wait()
+        while part := os.read(source, 65536):
+            read.extend(part)
+
+    def waited_for(*files: Any) -> Any:
+        is_full.set()
+        return select_(*files)
+
+    monkeypatch.setattr(select, "select", waited_for)
+    reader = threading.Thread(target=drain)
+    reader.start()
+    with io.TextIOWrapper(io.FileIO(sink, "w")) as stream:
+        whole(stream).write("x" * 200_000)
+    reader.join()
+    os.close(source)
+    assert bytes(read).lstrip(b"-") == b"x" * 200_000

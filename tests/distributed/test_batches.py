@@ -469,6 +469,21 @@ async def test_a_pause_that_is_too_long_gives_the_batch_back(world: World) -> No
     assert counts(await world.deliver(job, "a", rows, lease=300.0)) == (2, 1, 0, 0)
 
 
+async def test_a_batch_whose_number_another_one_got_takes_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that are stored at the same moment read the same last number, and one of them stores nothing."""
+    job, change, overtaken_works = await world.open(), Database.change, list[Any]()
+
+    async def overtaken(database: Database, work: Any, **options: Any) -> Any:
+        if getattr(work, "__name__", "") == "store" and not overtaken_works:
+            overtaken_works.append(work)
+            return None, ()
+        return await change(database, work, **options)
+
+    monkeypatch.setattr(Database, "change", overtaken)
+    assert counts(await world.deliver(job, "a", world.drafts(3))) == (3, 0, 0, 0)
+    assert len(overtaken_works) == 1
+
+
 async def test_a_batch_that_nothing_holds_needs_no_patience(world: World) -> None:
     """What is not a hold, such as reading the board before the first row, is not waited for."""
     job, rows = await world.open(), world.drafts(30)

@@ -150,3 +150,27 @@ async def test_a_pooler_in_transaction_mode_that_the_url_does_not_name(world: Wo
             await asyncio.gather(*(plan(world.drafts(5), world.board_id, ledger, name=f"job {n}") for n in range(8)))
     with pytest.raises(ValueError, match="pooler must be"):
         await plan([], "b1", "postgresql://postgres@127.0.0.1/x?pooler=statement")
+
+
+async def test_a_database_that_does_not_exist_is_named_at_once(postgresql: Any) -> None:
+    """Only one that was there before is waited for."""
+    missing = f"{postgresql.new_database()}_missing"
+    with pytest.raises(JournalError, match=r"can't be used \(database .* does not exist\)"):
+        await status(missing)
+
+
+async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Path) -> None:
+    """SQLAlchemy passes on some of what asyncpg raises while it connects. What is wrong in the program is raised as it is."""
+    database = Database(tmp_path / "ledger")
+
+    class CannotConnectNowError(Exception):
+        sqlstate = "57P03"
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(JournalError, match="the database system is starting up"):
+        await database.change(lambda _: fail(CannotConnectNowError("the database system is starting up")))
+    with pytest.raises(ZeroDivisionError):
+        await database.change(lambda _: fail(ZeroDivisionError()))
+    await database.aclose()

@@ -18,6 +18,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult
 
+from boardclient import AsyncSession
+from boardclient.cli import main
 from boardclient.integrations.mcp import make_server
 from boardclient.testing import BoardService, SeededBoard, assert_no_secrets, faults
 
@@ -124,6 +126,44 @@ async def test_each_tool_does_what_it_says(service: BoardService, board: SeededB
         assert service.rules.lists[board.lists["To Do"]].closed
         await do("delete_card", card_id=card_id)
     assert card_id not in service.rules.cards
+
+
+async def test_a_reference_has_one_card(service: BoardService, board: SeededBoard, tmp_path: Path) -> None:
+    """The same call again gets the same card. Another content, and what can't be sent, are refused with what to do."""
+    async with tools(service, tmp_path / "l", settle=0.3) as client:
+
+        async def create(**more: object) -> dict[str, Any]:
+            return answer(await client.call_tool("create_card", card_of(board, **more)))
+
+        first, again = await create(), await create()
+        assert (first["effect"], first["card"]["name"], again["card"]["id"]) == ("done", "Fix the login", first["card"]["id"])
+        assert "another name" in (other := await create(name="Fix the logout"))["error"]
+        assert "A reference stands for one card" in other["next_step"]
+        assert (await create(reference=""))["effect"] == "not sent"
+    assert len(service.rules.cards) == 4
+
+
+def test_the_command_keeps_its_ledger_beside_the_profiles(
+    service: BoardService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--ledger` names another place."""
+    ledgers: list[Path] = []
+
+    class Server:
+        def __init__(self, session: AsyncSession, ledger: Path, **options: object) -> None:
+            ledgers.append(ledger)
+
+        async def run_stdio_async(self) -> None: ...
+
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("boardclient.integrations.mcp.make_server", Server)
+    for line in (["mcp"], ["mcp", "--ledger", str(tmp_path / "other")]):
+        with pytest.raises(SystemExit) as caught:
+            main(line)
+        assert not caught.value.code
+    assert [Path(ledger) for ledger in ledgers] == [tmp_path / "boardclient" / "mcp.ledger", tmp_path / "other"]
 
 
 @pytest.mark.parametrize(
