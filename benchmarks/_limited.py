@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pace_simulation import Bucket
 
-_CARD = json.dumps({"id": "%024x", "name": "Card", "desc": "", "url": "https://board.example/c/1"}).encode()
+_CARD = json.dumps({"id": "%024x", "name": "%b", "desc": "", "url": "https://board.example/c/1"}).encode()
+_NAME = re.compile(rb'"name" ?: ?"([^"]*)"')  # of the request, as a service's response has it
 _NUMBERS = itertools.count()  # each card has an identifier of its own
 
 
@@ -38,13 +40,15 @@ class _Limited(asyncio.Protocol):
             length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
             if len(self._buffer) < end + 4 + length:
                 return
-            self._buffer = self._buffer[end + 4 + length :]
-            asyncio.get_running_loop().call_later(self._latency / 2, self._decide)
+            body, self._buffer = self._buffer[end + 4 : end + 4 + length], self._buffer[end + 4 + length :]
+            asyncio.get_running_loop().call_later(self._latency / 2, self._decide, body)
 
-    def _decide(self) -> None:
+    def _decide(self, body: bytes) -> None:
         loop = asyncio.get_running_loop()
         wait = self._service.refuse(loop.time())
-        answer = _answer("200 OK", _CARD % next(_NUMBERS)) if wait is None else _answer("429 Too Many Requests", b"")
+        sent = _NAME.search(body)
+        card = _CARD % (next(_NUMBERS), sent[1] if sent else b"")
+        answer = _answer("200 OK", card) if wait is None else _answer("429 Too Many Requests", b"")
         loop.call_later(self._latency / 2, self._transport.write, answer)
 
 

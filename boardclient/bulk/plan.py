@@ -49,7 +49,7 @@ class Plan:
     def __init__(self, journal: Path | None, identity: Mapping[str, str], decide: Rehearsal, cards: list[Card]) -> None:
         self.cards = cards
         self.actions: Counter[RowAction] = Counter()
-        self.unclear = 0
+        self.unclear: int = 0
         self._journal, self._identity, self._decide = journal, identity, decide
         self._added = 0
         self._equal, self._same = EqualCards(cards), EqualCards(cards, {"name", *REMOVABLE})
