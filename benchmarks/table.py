@@ -256,7 +256,7 @@ def main() -> int:
         versions = _environment.versions(python)
         has_tls = shutil.which("openssl") is not None
         servers = {tls: stack.enter_context(serving(python, tls=tls)) for tls in (False, True) if has_tls or not tls}
-        wanted = [_CREATING[0], _CREATING[-1], _GETTING[4], *_READING[:2]] if options.smoke else _CREATING + _GETTING + _READING
+        wanted = [_CREATING[0], _CREATING[-1], _GETTING[1], *_READING[:2]] if options.smoke else _CREATING + _GETTING + _READING
         columns = [it for it in wanted if it.tls in servers and (it.loop == "asyncio" or it.loop in versions)]
         facts = {
             "python": platform.python_version(),
