@@ -1,4 +1,4 @@
-"""A queue of tasks that wait for something to be free, first in, first out, which survives the cancellation of any of them."""
+"""Tasks that wait for something to be free, first in, first out, which survives the cancellation of any of them."""
 
 from __future__ import annotations
 
@@ -51,3 +51,23 @@ class Fifo:
                 entry.set_result(None)
                 return True
         return False
+
+
+class FifoSemaphore:
+    """A first-in, first-out semaphore whose size may change: `most` returns it."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._served = 0
+        self._waiting = Fifo()
+
+    async def enter(self) -> None:
+        if self._waiting or self._served >= self._most():
+            await self._waiting.wait(self.leave)
+        else:
+            self._served += 1
+
+    def leave(self) -> None:
+        self._served -= 1
+        while self._served < self._most() and self._waiting.resume():
+            self._served += 1

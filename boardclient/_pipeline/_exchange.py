@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
-from boardclient._fifo import Fifo
+from boardclient._fifo import FifoSemaphore
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of, status_of
 from boardclient._transport._addresses import check_proxy, check_root, check_url, host_of
@@ -60,26 +60,6 @@ class SessionStats:
     max_connections: int
     pace: float | None
     transport: str
-
-
-class FifoSemaphore:
-    """A first-in, first-out semaphore whose size may change: `most` returns it."""
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
-        self._served = 0
-        self._waiting = Fifo()
-
-    async def enter(self) -> None:
-        if self._waiting or self._served >= self._most():
-            await self._waiting.wait(self.leave)
-        else:
-            self._served += 1
-
-    def leave(self) -> None:
-        self._served -= 1
-        while self._served < self._most() and self._waiting.resume():
-            self._served += 1
 
 
 class ConnectionSlots(FifoSemaphore):
