@@ -99,7 +99,7 @@ class Ledger:
     def note_shown(self, cards: Iterable[Card]) -> None:
         """Note which fields responses show of cards."""
 
-    async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
+    async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""
 
     async def baseline(self) -> IdSet | None:
@@ -131,7 +131,7 @@ class Ledger:
         self._probes += 1
         return -self._probes
 
-    def note_probe(self, number: int, card_id: str | None) -> None:
+    def record_probe(self, number: int, card_id: str | None) -> None:
         """Record the card of a probe, or that it has none or none any more, without waiting."""
 
     async def probes(self) -> Sequence[Probe]:
@@ -146,7 +146,7 @@ class DurableLedger(Ledger, abc.ABC):
     """A ledger that keeps the states of rows for later runs."""
 
     @abc.abstractmethod
-    def _note(self, seq: int, state: RowState, detail: str) -> None:
+    def _record(self, seq: int, state: RowState, detail: str) -> None:
         """Keep the state of a row, and its card's identifier if it is done, otherwise the reason, without waiting."""
         ...
 
@@ -154,16 +154,16 @@ class DurableLedger(Ledger, abc.ABC):
         """Record the result of a row, without waiting, unless the ledger has it already."""
         if row.is_probe:
             if state != "unknown":
-                self.note_probe(row.seq, None if card is None else card.id)
+                self.record_probe(row.seq, None if card is None else card.id)
         elif card is None:
-            self._note(row.seq, "unknown" if state == "unknown" else "failed", str(error))
+            self._record(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         elif row.action != "done":
-            self._note(row.seq, "done", card.id)
+            self._record(row.seq, "done", card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Record that rows were not sent."""
         for row in rows:
             if row.is_probe:
-                self.note_probe(row.seq, None)
+                self.record_probe(row.seq, None)
             else:
-                self._note(row.seq, "waiting", "not sent")
+                self._record(row.seq, "waiting", "not sent")

@@ -138,10 +138,10 @@ class Undo:
                             self.failed[result.item] = result.error
                         if len(self._over) >= noted + _BATCH:
                             noted, batch = len(self._over), self._over[noted:]
-                            await self._note(file, batch)
+                            await self._record(file, batch)
                 await self._look_for_missing()
             finally:
-                await self._note(file, self._over[noted:])
+                await self._record(file, self._over[noted:])
 
     async def _look_for_missing(self) -> None:
         """Find out which of the cards that could not be read are gone. Others may be listed, but can't be read."""
@@ -161,7 +161,7 @@ class Undo:
             else:
                 self._add(self.gone, card_id)
 
-    async def _note(self, file: JournalFile, card_ids: Sequence[str]) -> None:
+    async def _record(self, file: JournalFile, card_ids: Sequence[str]) -> None:
         rows = [(seq, card_id) for card_id in card_ids for seq in self._seqs[card_id]]
         await wait_to_end(asyncio.ensure_future(asyncio.to_thread(record_undone, file, rows, card_ids)))
 

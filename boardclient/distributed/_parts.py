@@ -426,7 +426,7 @@ class PartLedger(DurableLedger):
 
         return await self._database.change(log)
 
-    def note_probe(self, number: int, card_id: str | None) -> None:
+    def record_probe(self, number: int, card_id: str | None) -> None:
         """Record the card of a probe, or that it has none or none any more, without waiting."""
         self._probed[number] = card_id
         self._write_later()
@@ -459,7 +459,7 @@ class PartLedger(DurableLedger):
         if self._pending or self._probed or self._failure is not None:
             await self._write()
 
-    def _note(self, seq: int, state: RowState, detail: str) -> None:
+    def _record(self, seq: int, state: RowState, detail: str) -> None:
         self._pending[seq] = (state, detail)
         self._write_later()
 

@@ -66,7 +66,7 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     first.add_outcome(given[0], "created", Card("c0"))
     first.add_outcome(given[1], "unknown", error=BoardClientError("lost"))
     first.withdraw([given[2]])
-    await first.note_resembling({})
+    await first.record_resembling({})
     assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
     assert "c0" in await first.confirmed()
     assert (await first.other_doubts(), first.is_new) == ((), False)

@@ -76,7 +76,7 @@ class Engine:
         """
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
-        await self._until_halted(self._board.prepare(self._reconciler.appearances.note if self._reads_board else None), context)
+        await self._until_halted(self._board.prepare(self._reconciler.appearances.record if self._reads_board else None), context)
         if self._reads_board:
             await self._until_halted(self._reconciler.load_probes(), context)
         self._tally.begin()
@@ -276,7 +276,7 @@ class Engine:
             findings = [RowFinding(row, "absent") for row in self._places.failed]
         self._places.empty(self._places.failed)
         for finding in findings:
-            self._lives.note_finding(finding)
+            self._lives.apply_finding(finding)
         await self._remove_probes(is_patient=True)  # those of an earlier run that only a listing shows
 
     async def _check_refused(self) -> None:
@@ -300,7 +300,7 @@ class Engine:
                 self._places.to_send_again.append(finding.row)
             else:
                 finding.row.is_earlier = finding.row.state == "new"
-                self._lives.note_finding(finding)
+                self._lives.apply_finding(finding)
 
     async def _admit_refused(self) -> None:
         rows = self._places.take_to_send_again(self._sender.ahead)
@@ -328,7 +328,7 @@ class Engine:
         self._places.empty(self._places.doubted, self._places.open)
         self._listed_at = self._loop.time()
         for finding in findings:
-            self._lives.note_finding(finding)
+            self._lives.apply_finding(finding)
         self._begin_phase("creating")
         if is_outage and self._hold.reason is not None and (error := findings[0].error) is not None:
             # A card of the rows that were kept back proves others absent, once the service accepts requests again.

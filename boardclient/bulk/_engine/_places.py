@@ -269,7 +269,7 @@ class Lives:
                 if row.draft.list_id == probe.draft.list_id:
                     row.probes = MOST_PROBES
         else:
-            self._reconciler.note_probe(probe, card)
+            self._reconciler.record_probe(probe, card)
 
     def _resume(self, row: Row) -> None:
         """Let a row be sent again after its pause."""
@@ -292,14 +292,14 @@ class Lives:
         elif row.action == "done":
             card_id = row.detail or ""
             self._ledger.seen.add(card_id)
-            self._reconciler.note_known(row, card_id)
+            self._reconciler.record_known(row, card_id)
             self.happen(row, "known", Card(card_id))
         else:
             why = row.detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
             self.happen(row, "in doubt")
 
-    def note_finding(self, finding: RowFinding) -> None:
+    def apply_finding(self, finding: RowFinding) -> None:
         """Note what a listing says about a row in doubt."""
         row, event, card, error = finding
         if event == "found" and card is not None:

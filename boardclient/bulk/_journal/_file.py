@@ -304,7 +304,7 @@ class JournalFile:
             journal = cls(target, connection, lock, meta)
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 with journal.transaction():
-                    journal.note_unsent(mark.released)
+                    journal.record_unsent(mark.released)
             journal._opened = opened.pop_all()
             return journal
 
@@ -339,7 +339,7 @@ class JournalFile:
                 " Put both back, and run again"
             )
 
-    def note_unsent(self, released: int) -> None:
+    def record_unsent(self, released: int) -> None:
         """Record within a transaction that no row above a number was sent."""
         self.connection.execute(_UNSENT, (released,))
 

@@ -147,7 +147,7 @@ class RunFile:
         try:
             with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
                 self._record(outcomes)
-                self.journal.note_unsent(released)
+                self.journal.record_unsent(released)
         finally:
             self.journal.close()
 
@@ -163,7 +163,7 @@ class RunFile:
             (self.baseline,) = self._connection.execute("SELECT count(*) FROM baseline").fetchone()
             self.journal.set_meta("baseline", self.baseline)
 
-    def note_shown(self, fields: set[str]) -> None:
+    def record_shown(self, fields: set[str]) -> None:
         """Store fields that a response has shown of a card."""
         self.shown |= fields
         with self.journal.transaction():
@@ -176,7 +176,7 @@ class RunFile:
             self._connection.execute("INSERT INTO probes VALUES (?, ?, NULL, 0)", (number, list_id))
         return int(number)
 
-    def note_probe(self, number: int, card_id: str | None) -> None:
+    def record_probe(self, number: int, card_id: str | None) -> None:
         """Store the card of a probe, or that it has none."""
         with self.journal.transaction():
             self._connection.execute(

@@ -137,9 +137,9 @@ class JournalLedger(DurableLedger):
         """Note which fields responses show of cards. What a card does not show later was removed."""
         if self._unshown and (fields := self._unshown & shown_fields(cards)):
             self._unshown -= fields
-            self._submit(self._file.note_shown, fields)
+            self._submit(self._file.record_shown, fields)
 
-    async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
+    async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""
         values = [(seq, _wire.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
         await self._do(self._file.record, self._take_pending(), values)
@@ -185,9 +185,9 @@ class JournalLedger(DurableLedger):
         """Log a probe before it is sent. Return its number, which is negative and no other's in the same journal."""
         return await self._do(self._file.log_probe, list_id)
 
-    def note_probe(self, number: int, card_id: str | None) -> None:
+    def record_probe(self, number: int, card_id: str | None) -> None:
         """Record the card of a probe, or that it has none or none any more, without waiting."""
-        self._submit(self._file.note_probe, number, None if card_id is None else storable(card_id))
+        self._submit(self._file.record_probe, number, None if card_id is None else storable(card_id))
 
     async def probes(self) -> Sequence[Probe]:
         """Return the probes of earlier runs that may be on the board."""
@@ -207,7 +207,7 @@ class JournalLedger(DurableLedger):
             self._thread.shutdown(wait=False)
         await wait_to_end(asyncio.wrap_future(self._closing))
 
-    def _note(self, seq: int, state: RowState, detail: str) -> None:
+    def _record(self, seq: int, state: RowState, detail: str) -> None:
         """Keep the state of a row. If it can't be written, the next `admit` or `aclose` raises."""
         self._check_open()
         self._pending.append((seq, state, storable(detail)))

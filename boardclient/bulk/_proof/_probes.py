@@ -49,7 +49,7 @@ class Probes:
         for number, list_id, card_id in earlier:
             probe = self._made(number, list_id)
             if card_id is None:
-                self.note_sent(probe, None)
+                self.record_sent(probe, None)
             else:
                 self._add(card_id, probe)
 
@@ -64,8 +64,8 @@ class Probes:
         self._markers.add(marker)
         return probe
 
-    def note_sent(self, probe: Row, card: Card | None) -> None:
-        """Note the response to a probe's request, or that it did not come, so that the probe may be on the board."""
+    def record_sent(self, probe: Row, card: Card | None) -> None:
+        """Record the response to a probe's request, or that it did not come, so that the probe may be on the board."""
         if card is None:
             self.unseen[probe.marker or ""] = probe
         else:
@@ -89,7 +89,7 @@ class Probes:
             if len(cards) == 1:
                 (card,), probe = cards, self.unseen.pop(marker)
                 self._add(card.id, probe)
-                self._ledger.note_probe(probe.seq, card.id)
+                self._ledger.record_probe(probe.seq, card.id)
                 listing.samples[card.id] = card
                 if card in listing.unaccounted:
                     listing.unaccounted.remove(card)
@@ -120,7 +120,7 @@ class Probes:
             why = await self._board.remove(card_id, partial(self._is_as_sent, probe), is_patient=is_patient)
             if why is None:
                 del self.there[card_id]
-                self._ledger.note_probe(probe.seq, None)
+                self._ledger.record_probe(probe.seq, None)
             else:
                 self.left[card_id] = Card(card_id, probe.draft.name, list_id=probe.draft.list_id)
                 _logger.warning("the temporary card %s was not deleted: %s", card_id, why)

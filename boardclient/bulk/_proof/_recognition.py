@@ -293,14 +293,14 @@ class Appearances:
         self._noted, self._new = IdSet(), array("q")
         """Of each identifier with what was sent for its row, or what the card showed at the start."""
 
-    def note(self, card_id: str, card: Card | CardDraft) -> None:
+    def record(self, card_id: str, card: Card | CardDraft) -> None:
         """Note what a known card looks like, or what was sent for its row."""
         self._new.append(hash((card_id, appearance(card))))
 
-    def note_row(self, card_id: str, draft: CardDraft) -> None:
+    def record_row(self, card_id: str, draft: CardDraft) -> None:
         """Note the card of a row, and what was sent for it."""
         self._sent.append(appearance(draft))
-        self.note(card_id, draft)
+        self.record(card_id, draft)
 
     def has(self, card_id: str, card: Card | CardDraft) -> bool:
         """Return True if this was noted: few runs ask, so the set is made only then."""

@@ -102,20 +102,20 @@ class Reconciler:
         self._board.created_at = asyncio.get_running_loop().time()
         self.has_grown = True
         if not row.is_probe:
-            self.note_known(row, card_id)
+            self.record_known(row, card_id)
 
-    def note_probe(self, probe: Row, card: Card | None) -> None:
+    def record_probe(self, probe: Row, card: Card | None) -> None:
         """Note that a probe was sent. `card` is None if its response did not come."""
         assert self.probes is not None  # noqa: S101 -- they have made this one
         self.has_grown = True
-        self.probes.note_sent(probe, card)
+        self.probes.record_sent(probe, card)
 
-    def note_known(self, row: Row, card_id: str) -> None:
+    def record_known(self, row: Row, card_id: str) -> None:
         """Note the card of a row, which an earlier run may have created."""
         if self.markers.are_secret:
             self.markers.of(row)
         self._samples.add(card_id, row)
-        self.appearances.note_row(card_id, row.draft)
+        self.appearances.record_row(card_id, row.draft)
 
     # --- rows in doubt
 
@@ -165,7 +165,7 @@ class Reconciler:
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
-                self.appearances.note(card.id, card)
+                self.appearances.record(card.id, card)
                 self.unaccounted[card.id] = len(self._read_at)
         return listing
 
@@ -226,7 +226,7 @@ class Reconciler:
             else:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
-        return await self._note(findings, resembling, listing)
+        return await self._record(findings, resembling, listing)
 
     def _may_become_clear(self, list_id: str, evidence: Evidence, *, is_equal: bool) -> bool:
         """Return True if the probe of a list may decide whose the cards are that may be a row's.
@@ -253,9 +253,9 @@ class Reconciler:
                 findings.append(_unknown(row, _why(possible, is_equal=True)))
             else:
                 findings.append(RowFinding(row, "absent"))
-        return await self._note(findings, resembling, listing)
+        return await self._record(findings, resembling, listing)
 
-    async def _note(
+    async def _record(
         self, findings: list[RowFinding], resembling: Mapping[int, Sequence[Card]], listing: Listing
     ) -> list[RowFinding]:
         """Note and return what a listing says about rows, and the cards that may be theirs, by the numbers of the rows."""
@@ -263,7 +263,7 @@ class Reconciler:
             if card is not None:
                 self._recovered += 1
                 self._replaced += listing.has_row(card.id)
-                self.note_known(row, card.id)
+                self.record_known(row, card.id)
             elif event == "undecided":
                 self._unknown.append(row)
         await self._name_cards(resembling)
@@ -274,7 +274,7 @@ class Reconciler:
         for some in {id(some): some for some in resembling.values()}.values():  # most rows have the same
             self._named.update(card.id for card in some)
         if resembling:
-            await self._ledger.note_resembling({seq: some[:_MOST_NAMED] for seq, some in resembling.items()})
+            await self._ledger.record_resembling({seq: some[:_MOST_NAMED] for seq, some in resembling.items()})
 
     async def _recognise(
         self, doubted: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing
