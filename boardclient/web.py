@@ -238,7 +238,6 @@ class SignIn:
             parse_token=parse_token,
         )
         self._page = _checked_page(authorize_url, session.exchange)
-        self._redirect_uri = redirect_uri
         self._cookies = SignInCookies(
             cookie_secret,
             f"{client_id} {session.identity['service']}",
@@ -247,8 +246,12 @@ class SignIn:
             account_seconds=account_seconds,
             clock=clock,
         )
-        self._session = session
-        self._login_path = login_path
+        self.session: Final[AsyncSession] = session
+        """The session whose pool serves all users."""
+        self.login_path: Final[str] = login_path
+        """Where the application's sign-in begins."""
+        self.redirect_uri: Final[str] = redirect_uri
+        """The address that the client is registered with."""
         self._key = key
         self._has_challenge = pkce
         self._scope = scope
@@ -294,21 +297,6 @@ class SignIn:
             raise
         finally:
             del given, options, values  # the frame stays with an error
-
-    @property
-    def session(self) -> AsyncSession:
-        """The session whose pool serves all users."""
-        return self._session
-
-    @property
-    def login_path(self) -> str:
-        """Where the application's sign-in begins."""
-        return self._login_path
-
-    @property
-    def redirect_uri(self) -> str:
-        """The address that the client is registered with."""
-        return self._redirect_uri
 
     @property
     def callback_path(self) -> str:
@@ -358,7 +346,7 @@ class SignIn:
                 raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
             return await self._complete(given, cookies)
         except SignInError as error:
-            error.login_url = self._login_path
+            error.login_url = self.login_path
             why = self._why_foreign(given or {}) if error.reason == "foreign" else str(error)
             _logger.warning("a sign-in failed (%s): %s", error.reason, why)  # a record that is kept must not keep the error
             raise
@@ -381,7 +369,7 @@ class SignIn:
         Raises:
             ValueError, TypeError: `account` is empty, or no text.
         """
-        return self._session.with_credentials(self.credentials_for(account))
+        return self.session.with_credentials(self.credentials_for(account))
 
     async def state(self, account: str) -> ConsentState:
         """Return "never", "good" or "needs consent", as `OAuthCredentials.state` does.
@@ -451,7 +439,7 @@ class SignIn:
         code = self._checked_code(given, flow)
         first = self._completions.get(flow.state)
         if first is None:
-            first = begin_in_task(self._session.exchange.spawn, self._finish, flow, code, key)
+            first = begin_in_task(self.session.exchange.spawn, self._finish, flow, code, key)
             _keep(self._completions, flow.state, first)
             return await result_of(first)
         if first.done():
@@ -508,9 +496,9 @@ class SignIn:
         verifier = self._cookies.verifier(flow.state, key) if flow.has_challenge else None
         ended, effect = self._cookies.end_flow(flow), Effect.NOT_SENT
         try:
-            token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
+            token = await self._credentials.request_token(code, self.session, code_verifier=verifier)
             effect = Effect.DONE
-            member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
+            member = await self.session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
             account = await self._account_name(member)
             credentials = self.credentials_for(account)
             self._cookies.keep_account(account, 2**63, flow)  # a name that is too long is refused before its token is stored
