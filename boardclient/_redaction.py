@@ -141,11 +141,11 @@ def _forms(secret: str) -> Iterator[bytes]:
             yield form
             yield form.replace(b" ", b"+")
     if len(secret) >= _SHORTEST_ENCODED:
-        yield from _encoded(secret.encode())
+        yield from encoded(secret.encode())
     yield "\0".join(secret).encode()  # UTF-16 in either byte order, whose codec a process that is out of files can't import
 
 
-def _encoded(secret: bytes) -> Iterator[bytes]:
+def encoded(secret: bytes) -> Iterator[bytes]:
     """Yield the secret in hexadecimal digits and, wherever it begins in what is encoded, in base64."""
     yield secret.hex().encode()
     yield secret.hex().upper().encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import logging
@@ -17,7 +16,7 @@ from urllib.parse import quote
 
 import attrs
 
-from boardclient._redaction import forms_of, is_free_of
+from boardclient._redaction import encoded, forms_of, is_free_of
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
 _ATOMS = (
@@ -79,28 +78,14 @@ def _checked(secrets: Iterable[str]) -> list[str]:
     return given
 
 
-def _encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
+def _encoded_forms(secrets: Sequence[str]) -> frozenset[bytes]:
     """Return what to search for with `boardclient._redaction.is_free_of`, which undoes percent-encoding and escapes by itself."""
-    given = [*secrets]
-    forms = {*forms_of(given)}
-    for secret in given:
+    forms = {*forms_of(secrets)}
+    for secret in secrets:
         forms |= {repr(secret)[1:-1].encode(), ascii(secret)[1:-1].encode()}
         for text in (secret.encode(), quote(secret, safe="").encode()):
-            forms |= {*_encoded(text), repr(text)[2:-1].encode()}
+            forms |= {*(encoded(text) if len(text) >= _SHORTEST_ENCODED else ()), repr(text)[2:-1].encode()}
     return frozenset(forms)
-
-
-def _encoded(raw: bytes) -> set[bytes]:
-    """Return a text in hexadecimal and in base64, which has another form at each of three positions in what surrounds it."""
-    if len(raw) < _SHORTEST_ENCODED:
-        return set()
-    forms = {raw.hex().encode(), raw.hex().upper().encode()}
-    for before in range(3):
-        # Characters that depend on the bytes before and after are left out: each stands for six bits.
-        kept = slice(-(-before * 8 // 6), (before + len(raw)) * 8 // 6)
-        padded = bytes(before) + raw
-        forms |= {base64.b64encode(padded)[kept], base64.urlsafe_b64encode(padded)[kept]}
-    return forms
 
 
 def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
