@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from boardclient.errors import JournalError
@@ -25,6 +26,8 @@ _REMEDIES: Final = {
 }
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _MOUNTS: Path = Path("/proc/self/mountinfo")
+_FOLDERS: Final = {"config": ("APPDATA", "~", "~/.config"), "data": ("LOCALAPPDATA", "~/AppData/Local", "~/.local/share")}
+"""Where the user's files of a kind are: the variable of Windows, the folder without it, and that of other systems."""
 
 
 def optional(name: str) -> str | None:
@@ -85,6 +88,19 @@ def find_location(path: str | os.PathLike[str]) -> Path:
             f"{found} is on a network file system ({kind}), where locks are not reliable: put the journal on a local disk"
         )
     return found
+
+
+def base_folder(kind: Literal["config", "data"]) -> str:
+    """Return the folder in which programs keep the user's files of a kind. It may begin with `~`."""
+    variable, of_windows, of_others = _FOLDERS[kind]
+    platform: str = sys.platform  # type checkers take sys.platform itself for that of their own run
+    if platform == "win32":
+        return os.environ.get(variable) or of_windows
+    if platform == "darwin":
+        return "~/Library/Application Support"
+    # An empty or relative variable is ignored: https://specifications.freedesktop.org/basedir-spec/latest/.
+    given = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
+    return given if os.path.isabs(given) else of_others
 
 
 def _file_system(folder: Path) -> str | None:

@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import sqlite3
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -23,7 +22,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from boardclient._environment import reason_of
+from boardclient._environment import base_folder, reason_of
 from boardclient._responses import add_words
 from boardclient.credentials import CredentialProvider, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
@@ -53,15 +52,7 @@ def folder() -> Path:
     Raises:
         OSError: the user has no home folder.
     """
-    platform: str = sys.platform  # type checkers take sys.platform itself for that of their own run
-    if platform == "win32":
-        base = os.environ.get("APPDATA") or "~"
-    elif platform == "darwin":
-        base = "~/Library/Application Support"
-    else:
-        # An empty or relative XDG_CONFIG_HOME is ignored (https://specifications.freedesktop.org/basedir-spec/latest/).
-        given = os.environ.get("XDG_CONFIG_HOME", "")
-        base = given if os.path.isabs(given) else "~/.config"
+    base = base_folder("config")
     found = Path(os.path.expanduser(base))
     if not found.is_absolute() or (base.startswith("~") and os.environ.get("HOME") == ""):  # which would be the root folder
         raise OSError(errno.ENOENT, "the home folder is not known: set HOME")

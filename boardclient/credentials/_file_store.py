@@ -8,14 +8,13 @@ import os
 import shlex
 import sqlite3
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from boardclient._environment import why_no_file_opens
+from boardclient._environment import base_folder, why_no_file_opens
 from boardclient._redaction import raises_without_frames
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, unchanged
 from boardclient.errors import CredentialError
@@ -190,24 +189,12 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
 def app_path(name: str) -> Path:
     """Return the path of an application's token file in the user's data folder.
 
-    That is `$XDG_DATA_HOME` (https://specifications.freedesktop.org/basedir-spec/latest/), by default `~/.local/share`;
-    `~/Library/Application Support` on macOS and `%LOCALAPPDATA%` on Windows.
-
     Raises:
         ValueError: the name is empty, or can't be that of a folder.
     """
     if name in {"", ".", ".."} or any(character in '/\\:<>"|?*' or not character.isprintable() for character in name):
         raise ValueError("name must be the name of a folder: no separators, and not empty")
-    platform: str = sys.platform  # type checkers take sys.platform itself for that of their own run
-    if platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif platform == "darwin":
-        base = "~/Library/Application Support"
-    else:
-        base = os.environ.get("XDG_DATA_HOME") or ""
-        if not os.path.isabs(base):  # "All paths set in these environment variables must be absolute", the specification says
-            base = "~/.local/share"
-    return absolute_path(base) / name / "tokens.sqlite3"
+    return absolute_path(base_folder("data")) / name / "tokens.sqlite3"
 
 
 def check_folder(folder: Path) -> None:
