@@ -11,6 +11,7 @@ import importlib
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
@@ -155,7 +156,7 @@ class Group(click.Group):
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]
             params += [] if title is None else [json_option(*fields)("fields")]
-            self.command(name, params=params, help=work.__doc__, **declared)(command)
+            self.command(name, params=params, help=_described(work)[0], **declared)(command)
             return work
 
         return declare
@@ -209,18 +210,18 @@ class _Late(click.Command):
         return self.load().make_context(*args, **options)
 
 
-def option(text: str, *flags: str, **declared: Any) -> Any:
+def option(*flags: str, **declared: Any) -> Any:
     """Declare an option as the default of the parameter that takes it, which names it unless there are `flags`."""
-    return functools.partial(_option, flags, help=text, **declared)
+    return functools.partial(_option, flags, **declared)
 
 
 def _option(flags: Sequence[str], name: str, **declared: Any) -> click.Option:
     return click.Option([name, *(flags or [f"--{name.strip('_').replace('_', '-')}"])], **declared)
 
 
-def argument(metavar: str, text: str, **declared: Any) -> Any:
+def argument(metavar: str, **declared: Any) -> Any:
     """Declare an argument as the default of the parameter that takes it."""
-    return functools.partial(_argument, metavar=metavar, help=text, **declared)
+    return functools.partial(_argument, metavar=metavar, **declared)
 
 
 def _argument(name: str, **declared: Any) -> click.Argument:
@@ -228,17 +229,28 @@ def _argument(name: str, **declared: Any) -> click.Argument:
 
 
 def parameters_of(declaring: Callable[..., object] | type) -> list[click.Parameter]:
-    """Return what a function declares as the defaults of its parameters, or a class as the values of its attributes."""
+    """Return what a function declares as the defaults of its parameters, or a class as the values of its attributes.
+
+    The docstring describes them, but for those that several commands share, which have their `help` where they are declared.
+    """
     parameters = {} if isinstance(declaring, type) else inspect.signature(declaring).parameters
     values = {name: one.default for name, one in parameters.items()} or vars(declaring)
-    return [value(name) for name, value in values.items() if isinstance(value, functools.partial)]
+    texts = _described(declaring)[1]
+    return [value(name, **texts.get(name, {})) for name, value in values.items() if isinstance(value, functools.partial)]
+
+
+def _described(declaring: Callable[..., object] | type) -> tuple[str, dict[str, dict[str, str]]]:
+    """Return a docstring without its last section, "Args" or "Attributes", and the help of each parameter from there."""
+    text, section, *_ = [*re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(declaring) or ""), ""]
+    described = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section, re.MULTILINE)
+    return text, {name: {"help": " ".join(words.split())} for name, words in described}
 
 
 def json_option(*fields: str) -> Any:
     """Declare `--json`, with these fields. Without any, all names are allowed."""
     among = f": {', '.join(fields)}" if fields else ""
     text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{among}."
-    return option(text, "--json", type=_Fields(fields), metavar="[FIELDS]")
+    return option("--json", type=_Fields(fields), metavar="[FIELDS]", help=text)
 
 
 class Number(click.FloatRange):
@@ -294,7 +306,7 @@ def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str)
 def board_option(text: str, **declared: Any) -> Any:
     """Declare `--board`."""
     text = f"{text} (or BOARDCLIENT_BOARD)"
-    return option(text, metavar="BOARD", envvar="BOARDCLIENT_BOARD", shell_complete=_complete_board, **declared)
+    return option(metavar="BOARD", envvar="BOARDCLIENT_BOARD", shell_complete=_complete_board, help=text, **declared)
 
 
 def _filled(value: str) -> str:
@@ -303,21 +315,18 @@ def _filled(value: str) -> str:
     return value
 
 
-def name_argument(text: str) -> Any:
-    """Declare the NAME of what a command creates. An import refuses empty ones, too."""
-    return argument("NAME", text, type=_filled)
-
-
+name_argument: Any = argument("NAME", type=_filled)
+"""The name of what a command creates. An import refuses empty ones, too."""
 _KNOWN = "An identifier, or the name of a board that this machine has created or named."
-board_argument: Any = argument("BOARD", _KNOWN, shell_complete=_complete_board)
-yes_option: Any = option("Do not ask. Needed where nobody can answer.", is_flag=True)
+board_argument: Any = argument("BOARD", shell_complete=_complete_board, help=_KNOWN)
+yes_option: Any = option(is_flag=True, help="Do not ask. Needed where nobody can answer.")
 timezone_option: Any = option(
-    "The time zone of dates, such as Europe/Berlin.",
     "--timezone",
     type=_zone,
     metavar="ZONE",
     envvar="BOARDCLIENT_TIMEZONE",
     show_default="that of this machine",
+    help="The time zone of dates, such as Europe/Berlin.",
 )
 
 

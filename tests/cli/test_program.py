@@ -384,3 +384,10 @@ def test_a_pipe_that_does_not_wait_gets_the_whole_output(monkeypatch: pytest.Mon
     reader.join()
     os.close(source)
     assert bytes(read).lstrip(b"-") == b"x" * 200_000
+
+
+@pytest.mark.parametrize("name", app.commands)
+def test_the_help_of_a_command_describes_each_argument_and_option(name: str) -> None:
+    command = app.commands[name].load()
+    for one in (command, *getattr(command, "commands", {}).values()):
+        assert [param.name for param in one.params if not param.help] == []

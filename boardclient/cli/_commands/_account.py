@@ -36,11 +36,8 @@ commands = Group("account")
 _WORST_CLOCK_SECONDS = 60.0
 
 
-_with_token = option("Read an access token from standard input, such as one of the service's portal.", is_flag=True)
-
-
 @commands.runs("login", "signed in", "service", "account", "kept_in", needs="settings")
-async def login(settings: Settings, with_token: bool = _with_token) -> Mapping[str, Any]:
+async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -62,6 +59,9 @@ async def login(settings: Settings, with_token: bool = _with_token) -> Mapping[s
     Examples:
       boardclient --base-url https://board.example login
       boardclient login --with-token < token.txt
+
+    Args:
+        with_token: Read an access token from standard input, such as one of the service's portal.
     """
     import attrs
 
@@ -162,7 +162,7 @@ async def auth_token(settings: Settings, fields: tuple[str, ...] | None = json_o
         out_json({"token": token})
 
 
-_command = argument("COMMAND...", "A program and its arguments.", nargs=-1, required=True, type=click.UNPROCESSED)
+_command = argument("COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 _as_given = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -175,6 +175,9 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
     127 if there is no such program, 126 if it can't be run.
 
     Example:  boardclient run -- python script.py
+
+    Args:
+        command: A program and its arguments.
     """
     from boardclient._profiles import VARIABLES
 

@@ -32,18 +32,10 @@ _Cells = Mapping[str, str | None]
 @commands.runs("export", board=board_argument)
 async def export(
     client: Client,
-    output: Path | None = option("The file to write or replace.", type=FilePath(), metavar="PATH", show_default="stdout"),
-    delimiter: str = option(
-        "The separator of the cells: comma, semicolon, tab or bar.",
-        type=click.Choice([",", ";", "\t", "|"]),
-        default=",",
-        metavar="CHAR",
-        show_default=True,
-    ),
-    bom: bool = option("Begin with the mark by which Excel recognises UTF-8.", is_flag=True),
-    date_format: str | None = option(
-        "The form of due dates as for strftime, such as %d.%m.%Y.", metavar="FORMAT", show_default="ISO 8601"
-    ),
+    output: Path | None = option(type=FilePath(), metavar="PATH", show_default="stdout"),
+    delimiter: str = option(type=click.Choice([",", ";", "\t", "|"]), default=",", metavar="CHAR", show_default=True),
+    bom: bool = option(is_flag=True),
+    date_format: str | None = option(metavar="FORMAT", show_default="ISO 8601"),
     zone: tzinfo | None = timezone_option,
 ) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
@@ -74,6 +66,12 @@ async def export(
       boardclient export Roadmap --output cards.csv
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom --date-format "%d.%m.%Y %H:%M"
       boardclient export Roadmap | wc -l
+
+    Args:
+        output: The file to write or replace.
+        delimiter: The separator of the cells: comma, semicolon, tab or bar.
+        bom: Begin with the mark by which Excel recognises UTF-8.
+        date_format: The form of due dates as for strftime, such as %d.%m.%Y.
     """
     from boardclient._environment import reason_of
     from boardclient._profiles import replace_file

@@ -36,73 +36,54 @@ def _encoding(value: str) -> str:
 
 
 class ImportOptions:
-    """The options of `import`, each with its type for the run, and its declaration for the command line."""
+    """The options of `import`, each with its type for the run, and its declaration for the command line.
 
-    file: str = argument(
-        "FILE",
-        "A file of CSV or JSON Lines; - is standard input.",
-        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    )
+    Attributes:
+        file: A file of CSV or JSON Lines; - is standard input.
+        default_list: The list of rows that name none: an identifier or a name.
+        journal: The file from which this import can be resumed.
+        existing: With a new journal: what to do with rows that equal cards which are on the board already.
+        marker: Put a code into each description. It proves whose card is whose where others change cards.
+        probe: Prove by a temporary card, which is deleted, that lost rows are absent which no card of the import can prove
+            absent.
+        preview: Show what would be done. Nothing is sent, and no journal is changed.
+        concurrency: How many cards to create at a time.
+        rate: The most requests per second.
+        settle: How long the service may take to commit a request whose response was lost.
+        renamed: Read COLUMN from column NAME. Repeatable.
+        left_out: Ignore the file's column NAME; '*' all others. Repeatable.
+        encoding: The file's encoding, as Python names it.
+        date_format: The form of due dates as for strptime, such as %d.%m.%Y.
+        engine: Let several workers create the cards; needs the extra dask.
+        workers: With --engine: the processes to start.
+        parts: With --engine: how many parts to make.
+        scheduler: With --engine: use this cluster instead of processes of this host.
+        ledger: With --engine: what the workers share, a file or postgresql://… without a password.
+    """
+
+    file: str = argument("FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
     board: str | None = board_option("The board that gets the cards of rows that name none.")
-    default_list: str | None = option("The list of rows that name none: an identifier or a name.", "--list", metavar="LIST")
+    default_list: str | None = option("--list", metavar="LIST")
     journal: Path | None = option(
-        "The file from which this import can be resumed.",
-        type=FilePath(dir_okay=False),
-        metavar="PATH",
-        show_default="FILE.journal; none for standard input",
+        type=FilePath(dir_okay=False), metavar="PATH", show_default="FILE.journal; none for standard input"
     )
-    existing: str = option(
-        "With a new journal: what to do with rows that equal cards which are on the board already.",
-        type=click.Choice(["refuse", "skip", "create"]),
-        default="refuse",
-        show_default=True,
-    )
-    marker: bool = option(
-        "Put a code into each description. It proves whose card is whose where others change cards.", is_flag=True
-    )
-    probe: bool = option(
-        "Prove by a temporary card, which is deleted, that lost rows are absent which no card of the import can prove absent.",
-        is_flag=True,
-    )
-    preview: bool = option("Show what would be done. Nothing is sent, and no journal is changed.", is_flag=True)
-    concurrency: int | None = option(
-        "How many cards to create at a time.", type=WholeNumber(min=1), metavar="N", show_default="adaptive"
-    )
-    rate: float | None = option(
-        "The most requests per second.", type=Number(min=0, min_open=True), metavar="N", show_default="adaptive"
-    )
-    settle: float | None = option(
-        "How long the service may take to commit a request whose response was lost.",
-        type=Number(min=0),
-        metavar="SECONDS",
-        show_default="twice the timeout, at least 10",
-    )
-    renamed: Sequence[tuple[str, str]] = option(
-        "Read COLUMN from column NAME. Repeatable.", "--map", type=_renamed, multiple=True, metavar="COLUMN=NAME"
-    )
-    left_out: Sequence[str] = option(
-        "Ignore the file's column NAME; '*' all others. Repeatable.", "--skip", multiple=True, metavar="NAME"
-    )
-    encoding: str | None = option(
-        "The file's encoding, as Python names it.", type=_encoding, metavar="NAME", show_default="UTF-8 or UTF-16"
-    )
-    date_format: str | None = option(
-        "The form of due dates as for strptime, such as %d.%m.%Y.", metavar="FORMAT", show_default="ISO 8601"
-    )
+    existing: str = option(type=click.Choice(["refuse", "skip", "create"]), default="refuse", show_default=True)
+    marker: bool = option(is_flag=True)
+    probe: bool = option(is_flag=True)
+    preview: bool = option(is_flag=True)
+    concurrency: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="adaptive")
+    rate: float | None = option(type=Number(min=0, min_open=True), metavar="N", show_default="adaptive")
+    settle: float | None = option(type=Number(min=0), metavar="SECONDS", show_default="twice the timeout, at least 10")
+    renamed: Sequence[tuple[str, str]] = option("--map", type=_renamed, multiple=True, metavar="COLUMN=NAME")
+    left_out: Sequence[str] = option("--skip", multiple=True, metavar="NAME")
+    encoding: str | None = option(type=_encoding, metavar="NAME", show_default="UTF-8 or UTF-16")
+    date_format: str | None = option(metavar="FORMAT", show_default="ISO 8601")
     zone: tzinfo | None = timezone_option
-    engine: str | None = option("Let several workers create the cards; needs the extra dask.", type=click.Choice(["dask"]))
-    workers: int | None = option(
-        "With --engine: the processes to start.", type=WholeNumber(min=1), metavar="N", show_default="processors"
-    )
-    parts: int | None = option(
-        "With --engine: how many parts to make.", type=WholeNumber(min=1), metavar="N", show_default="5,000 rows each"
-    )
-    scheduler: str | None = option("With --engine: use this cluster instead of processes of this host.", metavar="ADDRESS")
-    ledger: str | None = option(
-        "With --engine: what the workers share, a file or postgresql://… without a password.",
-        metavar="PATH_OR_URL",
-        show_default="FILE.ledger",
-    )
+    engine: str | None = option(type=click.Choice(["dask"]))
+    workers: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="processors")
+    parts: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="5,000 rows each")
+    scheduler: str | None = option(metavar="ADDRESS")
+    ledger: str | None = option(metavar="PATH_OR_URL", show_default="FILE.ledger")
     fields: tuple[str, ...] | None = json_option(*RESULT, "preview", "would_create")
 
     def __init__(self, **given: Any) -> None:

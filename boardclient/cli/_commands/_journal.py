@@ -23,7 +23,7 @@ _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 
-_journal = argument("FILE", "The journal of an import.", type=FilePath())
+_journal = argument("FILE", type=FilePath(), help="The journal of an import.")
 journal = commands.part("journal")
 
 
@@ -59,14 +59,23 @@ async def journal_show(file: Path = _journal) -> Mapping[str, object]:
 
 
 class Resolving:
-    """The options with which rows are settled by hand."""
+    """The options with which rows are settled by hand.
 
-    row: str | None = argument("[ROW]", "A row to settle: its reference or its position, as import names it.", required=False)
-    position: int | None = option("The row to settle is the one at this position.", "--row", type=WholeNumber(min=0), metavar="N")
-    reference: str | None = option("The row to settle is the one with this reference.", metavar="REFERENCE")
-    card_id: str | None = option("The row has this card.", "--card", metavar="CARD_ID")
-    absent: bool = option("The row has no card. The next run sends it again.", is_flag=True)
-    accept: bool = option("Take all suggestions. Look at them first: they are made by resemblance.", is_flag=True)
+    Attributes:
+        row: A row to settle: its reference or its position, as import names it.
+        position: The row to settle is the one at this position.
+        reference: The row to settle is the one with this reference.
+        card_id: The row has this card.
+        absent: The row has no card. The next run sends it again.
+        accept: Take all suggestions. Look at them first: they are made by resemblance.
+    """
+
+    row: str | None = argument("[ROW]", required=False)
+    position: int | None = option("--row", type=WholeNumber(min=0), metavar="N")
+    reference: str | None = option(metavar="REFERENCE")
+    card_id: str | None = option("--card", metavar="CARD_ID")
+    absent: bool = option(is_flag=True)
+    accept: bool = option(is_flag=True)
     fields: tuple[str, ...] | None = json_option(*_UNKNOWN)
 
     def __init__(self, **given: Any) -> None:
@@ -231,8 +240,8 @@ async def undo(
         raise CommandError(f"{plural(len(work.failed), 'card')} could not be deleted; the same command line tries again")
 
 
-_ledger = option("The ledger: a file, or postgresql://… without a password.", required=True, metavar="PATH_OR_URL")
-_job = option("The job, if the ledger has several.", metavar="NAME")
+_ledger = option(required=True, metavar="PATH_OR_URL", help="The ledger: a file, or postgresql://… without a password.")
+_job = option(metavar="NAME", help="The job, if the ledger has several.")
 _sums = ("rows", "done", "failed", "in_doubt")
 ledger = commands.part("ledger")
 

@@ -61,18 +61,18 @@ board_group = commands.part("board")
 @board_group.runs("create", "board created", *_BOARD, writes=True)
 async def board_create(
     client: Client,
-    name: str = name_argument("The board's name."),
-    default_lists: bool | None = option(
-        "Create To Do, Doing and Done.",
-        "--default-lists/--no-default-lists",
-        default=None,
-        show_default="the service decides",
-    ),
-    organization: str | None = option("The organization that it belongs to.", metavar="ID"),
+    name: str = name_argument,
+    default_lists: bool | None = option("--default-lists/--no-default-lists", default=None, show_default="the service decides"),
+    organization: str | None = option(metavar="ID"),
 ) -> Mapping[str, Any]:
     """Create a board. Later commands on this machine know it by its name, too.
 
     Example:  boardclient board create Roadmap --default-lists
+
+    Args:
+        name: The board's name.
+        default_lists: Create To Do, Doing and Done.
+        organization: The organization that it belongs to.
     """
     board = await client.session.boards.create(name, default_lists=default_lists, organization_id=organization)
     try:
@@ -113,12 +113,13 @@ async def board_list(settings: Settings, fields: tuple[str, ...] | None = json_o
 
 
 @board_group.runs("name", "board named", "id", "name", needs="settings")
-async def board_name(
-    settings: Settings,
-    board_id: str = argument("BOARD_ID", "The board's identifier."),
-    name: str = argument("NAME", "The name by which commands on this machine know it."),
-) -> Mapping[str, Any]:
-    """Let commands on this machine know a board by a name. Nothing is sent."""
+async def board_name(settings: Settings, board_id: str = argument("BOARD_ID"), name: str = argument("NAME")) -> Mapping[str, Any]:
+    """Let commands on this machine know a board by a name. Nothing is sent.
+
+    Args:
+        board_id: The board's identifier.
+        name: The name by which commands on this machine know it.
+    """
     settings.learn(board_id, name)
     return {"id": board_id, "name": name}
 
@@ -129,23 +130,25 @@ _has_list = board_option("The board on which to look for a name.")
 
 
 @list_group.runs("create", "list created", *_LIST, board=_gets_list, writes=True)
-async def list_create(
-    client: Client,
-    name: str = name_argument("The list's name."),
-    pos: str | None = option("The position: top, bottom, or another value that the service accepts.", metavar="POS"),
-) -> Mapping[str, Any]:
+async def list_create(client: Client, name: str = name_argument, pos: str | None = option(metavar="POS")) -> Mapping[str, Any]:
     """Create a list on a board.
 
     Example:  boardclient list create "In review" --board Roadmap --pos bottom
+
+    Args:
+        name: The list's name.
+        pos: The position: top, bottom, or another value that the service accepts.
     """
     return _record(await client.session.lists.create(name, board_id=client.board_id(), pos=pos), _LIST)
 
 
 @list_group.runs("archive", "list archived", *_LIST, board=_has_list, writes=True)
-async def list_archive(
-    client: Client, list_: str = argument("LIST", "An identifier, or a name with --board."), yes: bool = yes_option
-) -> Mapping[str, Any]:
-    """Archive a list. The service documents no way to undo this, so it asks first."""
+async def list_archive(client: Client, list_: str = argument("LIST"), yes: bool = yes_option) -> Mapping[str, Any]:
+    """Archive a list. The service documents no way to undo this, so it asks first.
+
+    Args:
+        list_: An identifier, or a name with --board.
+    """
     from boardclient.cli._running import confirm
 
     list_id = await client.list_id(list_)
@@ -154,24 +157,22 @@ async def list_archive(
 
 
 card_group = commands.part("card")
-_card = argument("CARD", "An identifier, or a name with --board.")
+_card = argument("CARD", help="An identifier, or a name with --board.")
 _has_card = board_option("The board on which to look for names.")
-_into_list = option("The list that gets the card: an identifier, or a name with --board.", metavar="LIST", required=True)
+_into_list = option(metavar="LIST", required=True, help="The list that gets the card: an identifier, or a name with --board.")
 
 
 @card_group.runs("create", "card created", *_CARD, board=_has_card, writes=True)
 async def card_create(
     client: Client,
-    name: str = name_argument("The card's name."),
+    name: str = name_argument,
     list_: str = _into_list,
-    desc: str | None = option("The description.", metavar="TEXT"),
-    due: str | None = option("The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.", metavar="TIME"),
+    desc: str | None = option(metavar="TEXT"),
+    due: str | None = option(metavar="TIME"),
     zone: tzinfo | None = timezone_option,
-    pos: str | None = option("The position in the list.", type=click.Choice(["top", "bottom"])),
-    reference: str | None = option(
-        "What the card is for: the same reference never gets two. It needs --ledger and --board.", metavar="R"
-    ),
-    ledger: str | None = option("Where references are kept: a file, or postgresql://… without a password.", metavar="PLACE"),
+    pos: str | None = option(type=click.Choice(["top", "bottom"])),
+    reference: str | None = option(metavar="R"),
+    ledger: str | None = option(metavar="PLACE"),
 ) -> Mapping[str, Any]:
     """Create a card in a list. With --board it is looked up there if the response is lost, and not created twice.
 
@@ -181,6 +182,14 @@ async def card_create(
     Examples:
       boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
       boardclient card create "Fix the login" --board Roadmap --list "To Do" --reference ticket-4711 --ledger cards.ledger
+
+    Args:
+        name: The card's name.
+        desc: The description.
+        due: The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.
+        pos: The position in the list.
+        reference: What the card is for: the same reference never gets two. It needs --ledger and --board.
+        ledger: Where references are kept: a file, or postgresql://… without a password.
     """
     from boardclient.cli._file._rows import parse_due
     from boardclient.events import BulkProgress
@@ -234,10 +243,12 @@ async def card_move(client: Client, card: str = _card, list_: str = _into_list) 
 
 
 @card_group.runs("label", "label attached", "id", "label", board=_has_card, writes=True)
-async def card_label(
-    client: Client, card: str = _card, label: str = argument("LABEL_ID", "The label's identifier.")
-) -> Mapping[str, Any]:
-    """Attach a label to a card."""
+async def card_label(client: Client, card: str = _card, label: str = argument("LABEL_ID")) -> Mapping[str, Any]:
+    """Attach a label to a card.
+
+    Args:
+        label: The label's identifier.
+    """
     card_id = await client.card_id(card)
     await client.session.cards.add_label(card_id, label)
     return {"id": card_id, "label": label}

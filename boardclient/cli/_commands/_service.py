@@ -27,13 +27,8 @@ _CARDS_UNTIL_EXPIRY = 25
 
 @commands.runs("serve", needs="nothing")
 async def serve(
-    port: int = option("The port on 127.0.0.1.", type=WholeNumber(0, 65535), default=0, metavar="N", show_default="any free one"),
-    redirect_uri: str = option(
-        "Where the consent page sends the browser back to.",
-        default="http://127.0.0.1:8000/callback",
-        metavar="URI",
-        show_default=True,
-    ),
+    port: int = option(type=WholeNumber(0, 65535), default=0, metavar="N", show_default="any free one"),
+    redirect_uri: str = option(default="http://127.0.0.1:8000/callback", metavar="URI", show_default=True),
 ) -> None:
     """Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.
 
@@ -43,6 +38,10 @@ async def serve(
     Faults, limits and tokens that end are those of boardclient.testing.BoardService, which tests start by themselves.
 
     Example:  boardclient serve --port 8080
+
+    Args:
+        port: The port on 127.0.0.1.
+        redirect_uri: Where the consent page sends the browser back to.
     """
     import asyncio
 
@@ -114,23 +113,19 @@ async def demo() -> None:
 @commands.runs("mcp")
 async def mcp(
     client: Client,
-    ledger: str | None = option(
-        "Where the references of created cards are kept: a path, or postgresql://…",
-        metavar="PLACE",
-        show_default="mcp.ledger in the folder of the profiles",
-    ),
-    allow_delete: bool = option("Offer a tool that deletes cards for good.", is_flag=True),
-    settle: float | None = option(
-        "How long the service may take to list a card whose response was lost.",
-        type=Number(min=0),
-        metavar="SECONDS",
-        show_default="twice the timeout",
-    ),
+    ledger: str | None = option(metavar="PLACE", show_default="mcp.ledger in the folder of the profiles"),
+    allow_delete: bool = option(is_flag=True),
+    settle: float | None = option(type=Number(min=0), metavar="SECONDS", show_default="twice the timeout"),
 ) -> None:
     """Serve the operations as tools for agents, by the Model Context Protocol over standard input and output.
 
     Each creation has a reference: a call that is tried again, also after a restart, makes no second card. A host, such as an
     editor, starts the command by itself: docs/agents.md shows its configuration.
+
+    Args:
+        ledger: Where the references of created cards are kept: a path, or postgresql://…
+        allow_delete: Offer a tool that deletes cards for good.
+        settle: How long the service may take to list a card whose response was lost.
     """
     from boardclient._profiles import folder
     from boardclient.integrations.mcp import make_server
