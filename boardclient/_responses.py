@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 import attrs
 from multidict import CIMultiDict
@@ -126,7 +126,7 @@ def is_http_error(status: int) -> bool:
     return 400 <= status < 600
 
 
-def is_throttling(error: object) -> bool:
+def is_throttling(error: object) -> TypeGuard[ApiError]:
     """Return True if an error says that the service asks for fewer requests."""
     return isinstance(error, ApiError) and status_of(error.status).is_throttling
 

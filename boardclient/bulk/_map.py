@@ -11,7 +11,9 @@ import attrs
 from boardclient._guards import wait_to_end
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient._responses import is_throttling
 from boardclient.bulk._source import open_source
+from boardclient.bulk._waiting import Workers
 from boardclient.errors import ApiError
 
 T = TypeVar("T")
@@ -64,8 +66,8 @@ async def map_calls(
 ) -> AsyncGenerator[MapResult[T, R], None]:
     """Yield a result for each item, in the order of completion. A worker is started once there is an item for it."""
     most = concurrency or pipeline.max_connections
-    has_pace = concurrency is None and not isinstance(pipeline.limiter, Pace)
-    pace = Pace(max_in_flight=most, clock=asyncio.get_running_loop().time) if has_pace else None
+    needed = Workers(pipeline.limiter, most, grows=concurrency is None)
+    ended = 0
     source = open_source(items, _numbered)
     results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
     turn = asyncio.Lock()
@@ -73,15 +75,20 @@ async def map_calls(
     errors: list[BaseException] = []
 
     async def work() -> None:
+        nonlocal ended
         while True:
             async with turn:
                 taken = await source.take(1)
             if not taken:
                 return
-            if len(workers) < most:
+            if len(workers) < needed.workers_needed(ended):
                 start()
             ((index, item),) = taken
-            await results.put(await _call_at_pace(function, index, item, pace))
+            result = await _call_at_pace(function, index, item, needed.pace)
+            ended += 1
+            if concurrency is None and is_throttling(result.error):
+                needed.note_refusal(ended, result.error)
+            await results.put(result)
 
     def start() -> None:
         worker = asyncio.create_task(work(), name="boardclient map")

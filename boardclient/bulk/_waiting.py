@@ -206,30 +206,70 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
     return pause if now + pause - since < PATIENCE_SECONDS else None
 
 
-class Turns:
-    """What the requests of a run share with each other and with the session: paces, connections, the limiter. Owned by the run.
+class Workers:
+    """How many calls are made at a time, and at what pace. Owned by a run or a map.
 
-    A run has no pace of its own until it is first refused with 429. If it `grows`, it has few workers at first, and twice as many
-    each time that makes it faster. Other calls use the session's limiter as well, so no more requests of a run wait in it than it
-    is about to serve. The others wait in `queue`.
+    There is no pace of its own until a call is first refused with 429. If it `grows`, there are few workers at first, and twice as
+    many each time that makes it faster.
     """
 
-    def __init__(self, pipeline: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
-        self._limiter = limiter = pipeline.limiter
+    def __init__(self, limiter: Limiter | None, most: int, *, grows: bool) -> None:
         self.pace: Pace | None = None
-        self.slots = pipeline.slots
-        self.limiter = None if limiter is None else GuardedLimiter(limiter)
-        self.hold = hold
-        self.waiting = 0
-        """How many requests wait for their turns."""
         self._session_pace = limiter if isinstance(limiter, Pace) else None
-        self._workers = workers
-        self._needed = min(_FIRST_WORKERS, workers) if grows and self._session_pace is None else workers
+        self._most = most
+        self._needed = min(_FIRST_WORKERS, most) if grows and self._session_pace is None else most
         self._best_rate = 0.0
         self._round: tuple[int, float] | None = None
         """How many requests had ended when the rate was last measured, and when."""
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
+
+    @property
+    def held_seconds(self) -> float | None:
+        """For how long no request is started because of refusals, or None if some are."""
+        pace = self.pace or self._session_pace
+        return None if pace is None else pace.held_seconds
+
+    def workers_needed(self, ended: int) -> int:
+        """Return how many workers are needed after so many requests. With a pace all are, and the pace decides."""
+        if self.pace is not None or self._needed == self._most:
+            return self._most
+        now = self._clock()
+        before, since = self._round = self._round or (ended, now)
+        if ended - before >= self._needed and now - since >= _SHORTEST_ROUND_SECONDS:
+            self._round, rate = (ended, now), (ended - before) / (now - since)
+            if rate >= _FASTER * self._best_rate:
+                self._best_rate, self._needed = rate, min(self._most, 2 * self._needed)
+        return self._needed
+
+    def note_refusal(self, sent: int, refusal: BoardClientError) -> None:
+        """Note a 429 after so many requests. From now on there is a pace, unless the session has one."""
+        if self.pace is None and self._session_pace is None:
+            self.pace = Pace.after_refusal(
+                self._most,
+                concurrency=self.workers_needed(sent),
+                sent=sent,
+                began=self._began,
+                retry_after=retry_after_of(refusal),
+                clock=self._clock,
+            )
+
+
+class Turns(Workers):
+    """What the requests of a run share with each other and with the session: paces, connections, the limiter. Owned by the run.
+
+    Other calls use the session's limiter as well, so no more requests of a run wait in it than it is about to serve. The others
+    wait in `queue`.
+    """
+
+    def __init__(self, pipeline: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
+        self._limiter = limiter = pipeline.limiter
+        super().__init__(limiter, workers, grows=grows)
+        self.slots = pipeline.slots
+        self.limiter = None if limiter is None else GuardedLimiter(limiter)
+        self.hold = hold
+        self.waiting = 0
+        """How many requests wait for their turns."""
 
     @cached_property
     def queue(self) -> FifoSemaphore:
@@ -239,36 +279,6 @@ class Turns:
     def must_wait(self) -> bool:
         """Whether a request may have to wait."""
         return self.pace is not None or self.limiter is not None or self.slots.wanted > self.slots.number
-
-    @property
-    def held_seconds(self) -> float | None:
-        """For how long no request is started because of refusals, or None if some are."""
-        pace = self.pace or self._session_pace
-        return None if pace is None else pace.held_seconds
-
-    def workers_needed(self, ended: int) -> int:
-        """Return how many workers the run needs after so many requests. With a pace it needs all, and the pace decides."""
-        if self.pace is not None or self._needed == self._workers:
-            return self._workers
-        now = self._clock()
-        before, since = self._round = self._round or (ended, now)
-        if ended - before >= self._needed and now - since >= _SHORTEST_ROUND_SECONDS:
-            self._round, rate = (ended, now), (ended - before) / (now - since)
-            if rate >= _FASTER * self._best_rate:
-                self._best_rate, self._needed = rate, min(self._workers, 2 * self._needed)
-        return self._needed
-
-    def note_refusal(self, sent: int, refusal: BoardClientError) -> None:
-        """Note a 429 after so many requests. From now on the run has a pace, unless the session has one."""
-        if self.pace is None and self._session_pace is None:
-            self.pace = Pace.after_refusal(
-                self._workers,
-                concurrency=self.workers_needed(sent),
-                sent=sent,
-                began=self._began,
-                retry_after=retry_after_of(refusal),
-                clock=self._clock,
-            )
 
 
 class Turn:

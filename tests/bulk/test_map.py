@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
 import pytest
+from virtual_loop import virtually
 
-from boardclient import AsyncSession, CardDraft, NotFoundError
+from boardclient import ApiError, AsyncSession, CardDraft, NotFoundError, StaticCredentials
 from boardclient.testing import BoardService
 
 
@@ -230,3 +231,61 @@ async def test_a_call_that_cancels_its_task_is_not_lost_silently(session: AsyncS
         async for result in session.map(call, range(5), 2):
             seen.append(result.value)
     assert seen == [0, 2, 3, 4]
+
+
+class Limited:
+    """A function that is refused with 429 above `rate` calls a second. It counts the calls."""
+
+    def __init__(self, rate: float = 1e9) -> None:
+        self.rate = rate
+        self.tokens, self.at = rate, asyncio.get_running_loop().time()
+        self.running = self.most = self.accepted = self.refused = 0
+
+    async def __call__(self, item: int) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.05)
+        self.running -= 1
+        now = asyncio.get_running_loop().time()
+        self.tokens, self.at = min(self.rate, self.tokens + (now - self.at) * self.rate), now
+        if self.tokens < 1:
+            self.refused += 1
+            raise ApiError("too many requests", 429)
+        self.tokens -= 1
+        self.accepted += 1
+
+
+@virtually
+async def test_more_calls_are_made_at_a_time_while_that_is_faster() -> None:
+    """32 at first, as many as connections at last, and no pace holds them up before one is refused."""
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        call = Limited()
+        async with aclosing(session.map(call, range(10_000))) as results:
+            await anext(results)
+            assert call.most == 32
+            async for _ in results:
+                pass
+        assert call.most == 100
+        assert asyncio.get_running_loop().time() < 1.1 * 10_000 / 100 * 0.05
+
+
+@pytest.mark.parametrize("rate", [20.0, 100.0])
+@virtually
+async def test_calls_slow_down_once_one_is_refused(rate: float) -> None:
+    """After the first refusals nearly all calls are accepted, and nearly as many as the service allows."""
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        call = Limited(rate)
+        number = int(60 * rate)
+        results = [result async for result in session.map(call, range(number))]
+        assert len(results) == number
+        assert call.refused < number / 20
+        assert call.accepted > 0.85 * rate * asyncio.get_running_loop().time()
+
+
+@virtually
+async def test_a_fixed_number_of_calls_is_not_slowed_down() -> None:
+    """With `concurrency` refusals are results like others."""
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        call = Limited(20.0)
+        assert len([result async for result in session.map(call, range(400), 10)]) == 400
+        assert asyncio.get_running_loop().time() == pytest.approx(400 / 10 * 0.05)
