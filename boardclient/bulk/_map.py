@@ -64,62 +64,79 @@ async def map_calls(
     items: Iterable[T] | AsyncIterable[T],
     concurrency: int | None,
 ) -> AsyncGenerator[MapResult[T, R], None]:
-    """Yield a result for each item, in the order of completion. A worker is started once there is an item for it."""
-    most = concurrency or pipeline.max_connections
-    needed = Workers(pipeline.limiter, most, grows=concurrency is None)
-    ended = 0
-    source = open_source(items, _numbered)
-    results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
-    turn = asyncio.Lock()
-    workers: set[asyncio.Task[None]] = set()
-    errors: list[BaseException] = []
-
-    async def work() -> None:
-        nonlocal ended
-        while True:
-            async with turn:
-                taken = await source.take(1)
-            if not taken:
-                return
-            if len(workers) < needed.workers_needed(ended):
-                start()
-            ((index, item),) = taken
-            result = await _call_at_pace(function, index, item, needed.pace)
-            ended += 1
-            if concurrency is None and is_throttling(result.error):
-                needed.note_refusal(ended, result.error)
-            await results.put(result)
-
-    def start() -> None:
-        worker = asyncio.create_task(work(), name="boardclient map")
-        workers.add(worker)
-        worker.add_done_callback(end)
-
-    def end(worker: asyncio.Task[None]) -> None:
-        workers.discard(worker)
-        if worker.cancelled():
-            errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
-        elif (error := worker.exception()) is not None:  # that of the input, which each worker meets
-            errors.append(error)
-        if results.empty():
-            results.put_nowait(None)
-
-    start()
+    """Yield a result for each item, in the order of completion."""
+    calls = _Calls(pipeline, function, items, concurrency)
+    calls.start()
     try:
-        while workers or not results.empty():
-            result = await results.get()
+        while calls.tasks or not calls.results.empty():
+            result = await calls.results.get()
             if result is not None:
                 yield result
-        if errors:
-            raise errors.pop(0)
+        if calls.errors:
+            raise calls.errors.pop(0)
     finally:
-        for worker in workers:
-            worker.cancel()
-        source.stop()
+        await calls.aclose()
+
+
+class _Calls(Generic[T, R]):
+    """The calls of one map. A worker is started once there is an item for it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        function: Callable[[T], Awaitable[R]],
+        items: Iterable[T] | AsyncIterable[T],
+        concurrency: int | None,
+    ) -> None:
+        most = concurrency or pipeline.max_connections
+        self.results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
+        """The results that were not taken yet. None wakes the one who waits for them, at the end."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.errors: list[BaseException] = []
+        self._function = function
+        self._source = open_source(items, _numbered)
+        self._turn = asyncio.Lock()
+        self._workers = Workers(pipeline.limiter, most, grows=concurrency is None)
+        self._finds_pace = concurrency is None
+        self._ended = 0
+
+    def start(self) -> None:
+        task = asyncio.create_task(self._work(), name="boardclient map")
+        self.tasks.add(task)
+        task.add_done_callback(self._end)
+
+    async def _work(self) -> None:
+        while True:
+            async with self._turn:
+                taken = await self._source.take(1)
+            if not taken:
+                return
+            if len(self.tasks) < self._workers.workers_needed(self._ended):
+                self.start()
+            ((index, item),) = taken
+            result = await _call_at_pace(self._function, index, item, self._workers.pace)
+            self._ended += 1
+            if self._finds_pace and is_throttling(result.error):
+                self._workers.note_refusal(self._ended, result.error)
+            await self.results.put(result)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if task.cancelled():
+            self.errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
+        elif (error := task.exception()) is not None:  # that of the input, which each worker meets
+            self.errors.append(error)
+        if self.results.empty():
+            self.results.put_nowait(None)
+
+    async def aclose(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        self._source.stop()
         try:
-            await wait_to_end(asyncio.gather(*workers, return_exceptions=True), cancels=True)
+            await wait_to_end(asyncio.gather(*self.tasks, return_exceptions=True), cancels=True)
         finally:
-            await source.aclose()
+            await self._source.aclose()
 
 
 def _numbered(index: int, item: object) -> tuple[int, Any]:

@@ -209,8 +209,8 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 class Workers:
     """How many calls are made at a time, and at what pace. Owned by a run or a map.
 
-    There is no pace of its own until a call is first refused with 429. If it `grows`, there are few workers at first, and twice as
-    many each time that makes it faster.
+    There is no pace of its own until a call is first refused with 429. If it `grows`, there are few workers at first, and twice
+    as many each time that makes it faster.
     """
 
     def __init__(self, limiter: Limiter | None, most: int, *, grows: bool) -> None:
