@@ -15,18 +15,7 @@ import click
 
 import boardclient
 from boardclient.cli._app import Group, argument, json_option, option
-from boardclient.cli._output import (
-    CommandError,
-    NoCredentialsError,
-    UsageError,
-    in_words,
-    local,
-    note,
-    out,
-    out_json,
-    out_table,
-    show,
-)
+from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, local, note, out, out_table, show
 
 if TYPE_CHECKING:
     from boardclient.cli._running import Client, Settings
@@ -159,7 +148,7 @@ async def auth_token(settings: Settings, fields: tuple[str, ...] | None = json_o
     if fields is None:
         out(token)
     else:
-        out_json({"token": token})
+        show("", {"token": token}, fields)
 
 
 _command = argument("COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -211,8 +200,7 @@ async def doctor(fields: tuple[str, ...] | None = _checked) -> None:
     if fields is None:
         out_table(checks, "check", "state", "found")
     else:
-        found = {name: {"state": state, "found": text} for name, state, text in checks}
-        out_json({name: found.get(name) for name in fields or found})
+        show("", {name: {"state": state, "found": text} for name, state, text in checks}, fields)
     wrong = {name for name, state, _ in checks if state == "wrong"}
     if wrong - {"credentials", "token"}:
         raise CommandError("something is wrong")
