@@ -10,7 +10,7 @@ import locale
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, TextIO, cast
+from typing import BinaryIO, cast
 
 import click
 
@@ -115,11 +115,12 @@ def label(encoding: str) -> str:
     return encoding.upper().removesuffix("-LE").removesuffix("-BE") if encoding.startswith("utf") else encoding
 
 
-def _opened(file: BinaryIO, encoding: str) -> TextIO:
-    """Open a file as text from its beginning, without its mark. Each byte that is not of the encoding becomes a surrogate."""
-    text = cast("TextIO", open(os.dup(file.fileno()), encoding=encoding, errors="boardclient.bytes", newline=""))  # noqa: SIM115
-    text.seek(0)
-    return text
+@contextlib.contextmanager
+def _opened(file: BinaryIO, encoding: str) -> Iterator[io.TextIOWrapper]:
+    """Open a file as text from its beginning. Each byte that is not of the encoding becomes a surrogate."""
+    with open(os.dup(file.fileno()), encoding=encoding, errors="boardclient.bytes", newline="") as text:
+        text.seek(0)
+        yield text
 
 
 def lines(file: BinaryIO, encoding: str) -> Iterator[str]:
