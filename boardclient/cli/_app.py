@@ -333,18 +333,23 @@ timezone_option: Any = option(
 _SETTINGS = {"max_content_width": 110, "help_option_names": ["-h", "--help"]}
 
 
-@click.group("boardclient", cls=Group, no_args_is_help=True, context_settings=_SETTINGS)
-@click.option("--base-url", metavar="URL", help="The service's address; overrides BOARDCLIENT_BASE_URL.")
-@click.option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL.")
-@click.option(
-    "--timeout",
-    type=Number(min=0.001),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="The deadline of a call, including all its attempts.",
-)
-@click.option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine.")
+class _Options:
+    """The options that stand before the command.
+
+    Attributes:
+        base_url: The service's address; overrides BOARDCLIENT_BASE_URL.
+        auth_url: Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL.
+        timeout: The deadline of a call, including all its attempts.
+        allow_insecure: Allow unencrypted http to hosts other than this machine.
+    """
+
+    base_url: str | None = option(metavar="URL")
+    auth_url: str | None = option(metavar="URL")
+    timeout: float = option(type=Number(min=0.001), default=30.0, show_default=True, metavar="SECONDS")
+    allow_insecure: bool = option(is_flag=True)
+
+
+@click.group("boardclient", cls=Group, no_args_is_help=True, context_settings=_SETTINGS, params=parameters_of(_Options))
 @click.version_option(__version__, message="%(version)s", help="Print the version.")
 def app(**options: Any) -> None:
     """Work with boards, lists and cards of a board service.
