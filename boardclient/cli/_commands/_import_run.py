@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -76,8 +76,7 @@ class _Sized:
 def show_nothing_sent(options: ImportOptions) -> None:
     """Print the counts with `--json`, of an import that the machine has ended before it began."""
     if options.fields is not None and not options.preview:
-        nothing: dict[str, object] = {**dict.fromkeys(STATES, 0), "not_reached": None, "rows": []}
-        show("", {**nothing, "seconds": 0.0, "rate": 0.0, "requests": 0, "rejected": 0}, options.fields)
+        show("", _values(BulkReport(), None, []), options.fields)
 
 
 @attrs.define
@@ -234,7 +233,7 @@ class ImportRun:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         for probe in report.probes:
             note(f"probe: the temporary card {probe.name!r} ({probe.id}) is still on the board: delete it by hand", fg="yellow")
-        values = self._values(report)
+        values = _values(report, self._not_reached(report), self._failed)
         if self.options.fields is not None:
             show("", values, self.options.fields)
             return
@@ -248,13 +247,14 @@ class ImportRun:
             return {}
         return {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
 
-    def _values(self, report: BulkReport) -> dict[str, object]:
-        values = {name: getattr(report, name) for name in (*STATES, "seconds", "rate", "requests", "rejected")}
-        audit = report.audit and {one.name: _named(getattr(report.audit, one.name)) for one in attrs.fields(BulkAudit)}
-        error = report.audit_error and str(report.audit_error)
-        left = {"audit": audit, "audit_error": error, "probes": _named(report.probes)}
-        counted = {"not_reached": self._not_reached(report), "rows": self._failed}
-        return {**values, **counted, **{name: value for name, value in left.items() if value}}
+
+def _values(report: BulkReport, not_reached: int | None, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return the result for JSON. `rows` are those without a card."""
+    values = {name: getattr(report, name) for name in (*STATES, "seconds", "rate", "requests", "rejected")}
+    audit = report.audit and {one.name: _named(getattr(report.audit, one.name)) for one in attrs.fields(BulkAudit)}
+    error = report.audit_error and str(report.audit_error)
+    left = {"audit": audit, "audit_error": error, "probes": _named(report.probes)}
+    return {**values, "not_reached": not_reached, "rows": rows, **{name: value for name, value in left.items() if value}}
 
 
 def _named(value: object) -> object:
