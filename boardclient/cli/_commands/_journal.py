@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,15 +90,9 @@ class Resolving:
         self.key: RowKey | None = named[0] if named else None
 
 
-class _Rows(Protocol):
-    """The rows of a journal or of a ledger, of which some are unknown."""
-
-    async def unknown(self, *, accept: bool) -> list[UnknownRow]: ...
-    async def row(self, key: RowKey) -> UnknownRow | None: ...
-    async def resolve(self, key: RowKey, card_id: str | None) -> bool: ...
-
-
 class _JournalRows:
+    """The rows of a journal, of which some are unknown. Those of a ledger have the same methods, which wait for a database."""
+
     def __init__(self, file: Path) -> None:
         from boardclient.bulk import journal
 
@@ -134,7 +128,7 @@ async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
     await _resolve(_JournalRows(file), chosen)
 
 
-async def _resolve(rows: _Rows, chosen: Resolving) -> None:
+async def _resolve(rows: _JournalRows | _LedgerRows, chosen: Resolving) -> None:
     """Settle the row that is named, or show all that are unknown."""
     if chosen.key is not None:
         await _settle(rows, chosen.key if chosen.row is None else await _key_of(rows, chosen.row), chosen)
@@ -146,7 +140,7 @@ async def _resolve(rows: _Rows, chosen: Resolving) -> None:
         raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
 
 
-async def _key_of(rows: _Rows, row: str) -> RowKey:
+async def _key_of(rows: _JournalRows | _LedgerRows, row: str) -> RowKey:
     """Return the key that a user means.
 
     Raises:
@@ -164,7 +158,7 @@ async def _key_of(rows: _Rows, row: str) -> RowKey:
     return position
 
 
-async def _settle(rows: _Rows, key: RowKey, chosen: Resolving) -> None:
+async def _settle(rows: _JournalRows | _LedgerRows, key: RowKey, chosen: Resolving) -> None:
     """Settle a row, and print what it has."""
     card_id = chosen.card_id
     is_settled_now = await rows.resolve(key, card_id)
