@@ -286,8 +286,9 @@ def check(
 
     None means that a cell is absent. `names` are the columns as the file names them.
     """
-    cells = _texts(values)
-    wrong = _flaws(cells)
+    cells = {column: cell for column, cell in values.items() if isinstance(cell, str)}
+    is_flawed = flaw("".join(cells.values()))  # which is faster than each by itself
+    wrong = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))} if is_flawed else {}
     hidden = {"name", "list", *wrong}
     if not layout.has_places:
         wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
@@ -306,16 +307,6 @@ def check(
     for column, message in wrong.items():
         shown = None if column in hidden or column not in cells else quoted(cells[column])
         yield Problem(number, names.get(column, column), message, shown)
-
-
-def _texts(cells: Cells) -> dict[str, str]:
-    return {column: cell for column, cell in cells.items() if isinstance(cell, str)}
-
-
-def _flaws(cells: Mapping[str, str]) -> dict[str, str]:
-    if not flaw("".join(cells.values())):  # which is faster than each by itself
-        return {}
-    return {column: found[0] for column, value in cells.items() if (found := flaw(value))}
 
 
 def _name(cell: str | None, *_: object) -> str:
