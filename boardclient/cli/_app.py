@@ -131,8 +131,8 @@ class Group(click.Group):
         """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
 
         The client knows the board that `board` declares: it is no argument. `options` is a class whose object comes next. With a
-        title, the command prints the record that the coroutine returns. `fields` are those among which `--json` chooses then;
-        without any, all names are allowed.
+        title, the command prints the record that the coroutine returns. `fields` are those among which `--json` chooses; without
+        any, all names of the record are allowed. Without a title, the coroutine gets the chosen ones as `fields`.
         """
 
         def declare(work: _Work) -> _Work:
@@ -155,7 +155,7 @@ class Group(click.Group):
 
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]
-            params += [] if title is None else [json_option(*fields)("fields")]
+            params += [] if title is None and not fields else [json_option(*fields)("fields")]
             self.command(name, params=params, help=_described(work)[0], **declared)(command)
             return work
 

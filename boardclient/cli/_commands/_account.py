@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import boardclient
-from boardclient.cli._app import Group, argument, json_option, option
+from boardclient.cli._app import Group, argument, option
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, local, note, out, out_table, show
 
 if TYPE_CHECKING:
@@ -115,11 +115,10 @@ async def logout(settings: Settings) -> Mapping[str, Any]:
 
 
 auth = commands.part("auth")
-_state = json_option("service", "account", "kept_in", "ends", "accepted")
 
 
-@auth.runs("status")
-async def auth_status(client: Client, fields: tuple[str, ...] | None = _state) -> None:
+@auth.runs("status", None, "service", "account", "kept_in", "ends", "accepted")
+async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
     settings, record = client.settings, dict[str, Any]()
     record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
@@ -134,8 +133,8 @@ async def auth_status(client: Client, fields: tuple[str, ...] | None = _state) -
     show("signed in", {**record, "accepted": True}, fields)
 
 
-@auth.runs("token", needs="settings")
-async def auth_token(settings: Settings, fields: tuple[str, ...] | None = json_option("token")) -> None:
+@auth.runs("token", None, "token", needs="settings")
+async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None:
     """Print the access token that commands use, for other programs. It is not checked.
 
     boardclient run gives it to a program without showing it, and Python has AsyncSession.from_profile().
@@ -187,11 +186,8 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
 
 
-_checked = json_option("versions", "configuration", "credentials", "connection", "token", "clock")
-
-
-@commands.runs("doctor", needs="nothing")
-async def doctor(fields: tuple[str, ...] | None = _checked) -> None:
+@commands.runs("doctor", None, "versions", "configuration", "credentials", "connection", "token", "clock", needs="nothing")
+async def doctor(fields: tuple[str, ...] | None) -> None:
     """Check configuration, connection, TLS, token and clock, and show versions.
 
     Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 commands = Group("journal")
 
 _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason")
-_UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 
 _journal = argument("FILE", type=FilePath(), help="The journal of an import.")
@@ -192,10 +191,8 @@ def _name_kept(kept: Sequence[KeptCard]) -> None:
         note(text)
 
 
-@commands.runs("undo", writes=True)
-async def undo(
-    client: Client, file: Path = _journal, yes: bool = yes_option, fields: tuple[str, ...] | None = json_option(*_UNDONE)
-) -> None:
+@commands.runs("undo", None, "deleted", "kept", "gone", "failed", "cards", writes=True)
+async def undo(client: Client, fields: tuple[str, ...] | None, file: Path = _journal, yes: bool = yes_option) -> None:
     """Delete the cards that an import has created, for good. It asks first.
 
     Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
@@ -240,10 +237,8 @@ _sums = ("rows", "done", "failed", "in_doubt")
 ledger = commands.part("ledger")
 
 
-@ledger.runs("status", needs="nothing")
-async def ledger_status(
-    ledger: str = _ledger, job: str | None = _job, fields: tuple[str, ...] | None = json_option(*_sums, "parts")
-) -> None:
+@ledger.runs("status", None, *_sums, "parts", needs="nothing")
+async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, job: str | None = _job) -> None:
     """Show the progress of the whole and of each part: who holds it, its rate, and how many rows are in doubt.
 
     Part -1 is run last, and settles the rows in doubt of all others.

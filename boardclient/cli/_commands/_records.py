@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from boardclient.cli._app import (
-    Group,
-    argument,
-    board_argument,
-    board_option,
-    json_option,
-    name_argument,
-    option,
-    timezone_option,
-    yes_option,
-)
+from boardclient.cli._app import Group, argument, board_argument, board_option, name_argument, option, timezone_option, yes_option
 from boardclient.cli._output import UsageError, local, note, quoted, show, show_all
 
 if TYPE_CHECKING:
@@ -82,10 +72,8 @@ async def board_create(
     return _record(board, _BOARD)
 
 
-@board_group.runs("show", board=board_argument)
-async def board_show(
-    client: Client, zone: tzinfo | None = timezone_option, fields: tuple[str, ...] | None = json_option("id", "lists", "cards")
-) -> None:
+@board_group.runs("show", None, "id", "lists", "cards", board=board_argument)
+async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinfo | None = timezone_option) -> None:
     """Draw a board: its lists side by side with their cards, and the identifiers of both.
 
     Into a pipe it prints a line for each card with tabs: list, name of the list, card, name of the card, due date. A list without
@@ -106,8 +94,8 @@ async def board_show(
         _drawing.print_lines(lists, cards, zone=zone)
 
 
-@board_group.runs("list", needs="settings")
-async def board_list(settings: Settings, fields: tuple[str, ...] | None = json_option("id", "name")) -> None:
+@board_group.runs("list", None, "id", "name", needs="settings")
+async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
     show_all([{"id": board, "name": name} for board, name in settings.profile.boards.items()], ("id", "name"), fields)
 
