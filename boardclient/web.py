@@ -87,7 +87,7 @@ class SignInError(BoardClientError):
             with "failed" a request may have been sent to the service.
         set_cookies: The values of `Set-Cookie` headers to send.
         login_url: Where the application's sign-in begins, for another attempt. None where it is not known.
-        suggested_status: 400. A service that is down, and a client that the service does not accept, is 502, 503 or 504.
+        suggested_status: What to respond with: 400, or 502, 503 or 504 if the service is down or does not accept the client.
     """
 
     suggested_status = 400

@@ -35,6 +35,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 html_show_sphinx = False
 html_copy_source = False
 pygments_dark_style = "github-dark"
+smartquotes = False  # messages and options are shown as they are
 
 # Inventories are kept in the tree, so that building needs no network: they tell where a name of another library is documented.
 intersphinx_mapping = {
@@ -62,7 +63,7 @@ autodoc_class_signature = "mixed"
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 60
 
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DRAWINGS = Path(__file__).parent / "drawings"
@@ -75,6 +76,8 @@ _JSON_IN_FULL = re.compile(
 )
 _HIDDEN = re.compile(r"\bextra_\w+: .*? = None(, )?")
 _PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
+_OPTIONS = re.compile(r"(\*\*options): Unpack\[\w+\]")
+_MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
@@ -121,11 +124,27 @@ def _from_markdown(app: Any, what: str, name: str, obj: object, options: object,
         return f"{indent}.. code-block:: {language or 'text'}\n\n{body}"
 
     lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
+    if what in ("attribute", "data", "property"):
+        lines.insert(0, "")  # napoleon takes what is before a colon in the first line for a type
 
 
 def _linked(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Make links of the names in docstrings. Where no page documents a name, it stays as it is."""
-    lines[:] = [_NAME.sub(r":py:obj:`\1`", line) for line in lines]
+    """Make links of the names in docstrings, and types short. Where no page documents a name, it stays as it is."""
+    lines[:] = [
+        _json(_MODULE.sub("", line)) if line.startswith(":vartype") else _NAME.sub(r":py:obj:`\1`", line) for line in lines
+    ]
+
+
+def _without_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """Leave out the fields of named tuples, which their class describes."""
+    return True if str(obj.__doc__).startswith("Alias for field number") else None
+
+
+def _json(text: str) -> str:
+    """Name the recursive type of JSON."""
+    while _JSON_IN_FULL.search(text):
+        text = _JSON_IN_FULL.sub(lambda match: "JsonValue" if match[1] else "Json", text)
+    return text
 
 
 def _found_by_its_end(app: Any, env: Any, node: Any, contnode: Any) -> Any:
@@ -158,9 +177,11 @@ def _in_short(
     signature: str | None,
     returns: str | None,
 ) -> Any:
-    """Name the defaults of attrs classes and the recursive type of JSON, and show no private names."""
+    """Name the defaults of attrs classes, and show no private names."""
     if what == "class" and signature and ("Pipeline" in signature or name == "boardclient.bulk.plan.Plan"):
         signature = ""  # applications get such objects from the package, and make none
+    if signature == "(*args, **kwargs)":
+        signature = ""  # that of a protocol, of which no objects are made
     if what == "exception" and "__init__" not in vars(obj):
         signature = ""  # that of the class above, which is on the same page
 
@@ -172,14 +193,12 @@ def _in_short(
         return f"= {getattr(sys.modules[obj.__module__], name[1], '...')!r}"
 
     def short(text: str | None) -> str | None:
-        text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "{}").replace("| _Unset ", "").replace(
+        text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "...").replace("| _Unset ", "").replace(
             "= UNSET", "= ..."
         )
         text = text and _PRIVATE_DEFAULT.sub(public, _HIDDEN.sub("", text)).replace("_Middleware", "Callable")
-        text = text and text.replace(", *, )", ")").replace(", )", ")")
-        while text and _JSON_IN_FULL.search(text):
-            text = _JSON_IN_FULL.sub(lambda match: "JsonValue" if match[1] else "Json", text)
-        return text
+        text = text and _OPTIONS.sub(r"\1", text).replace(", *, )", ")").replace(", )", ")")
+        return text and _json(text)
 
     return short(signature), short(returns)
 
@@ -188,6 +207,7 @@ def setup(app: Any) -> None:
     """Let Sphinx call the functions above. Markdown becomes reStructuredText before napoleon reads it."""
     app.connect("source-read", _with_drawings)
     app.connect("autodoc-process-signature", _in_short)
+    app.connect("autodoc-skip-member", _without_fields)
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
     app.connect("autodoc-process-docstring", _linked, priority=600)
     app.connect("missing-reference", _found_by_its_end)

@@ -162,7 +162,7 @@ async def test_the_page_of_mistakes_shows_what_is_said(service: BoardService, lo
     service.sleep = loop_clock.sleep
     with pytest.raises((BoardClientError, ValueError, TypeError)) as caught:
         await MISTAKES[mistake](service)
-    row = f"| {mistake} | `{type(caught.value).__name__}` | {shown(str(caught.value), service)} |"
+    row = f"| {mistake} | `{type(caught.value).__name__}`: {shown(str(caught.value), service)} |"
     assert row in (_DOCS / "mistakes.md").read_text(encoding="utf-8").splitlines()
 
 

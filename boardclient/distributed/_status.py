@@ -35,8 +35,11 @@ class PartStatus:
         state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
         owner: The worker that holds it, or held it last.
         rows: How many rows it has.
-        done, failed, in_doubt: How many of them exist, were not created, or may exist.
-        seconds, rate: How long its runs took, and how many cards they made in a second.
+        done: How many of them have a card.
+        failed: How many have none.
+        in_doubt: How many may have one.
+        seconds: How long its runs took.
+        rate: How many cards they made in a second.
     """
 
     job: str
