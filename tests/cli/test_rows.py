@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boardclient import BoardList, CardDraft, Position
-from boardclient.cli._commands import _export
+from boardclient import BoardList, Card, CardDraft, Position
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._file._rows import Board, FileRow, named_boards, parse_due, read
+from boardclient.cli._file._written import CardFile
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 
@@ -279,30 +279,25 @@ dues = st.datetimes(
     max_value=datetime(9999, 12, 30),
     timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))]),
 )
-drafts = st.builds(
-    CardDraft,
+cards = st.builds(
+    Card,
+    id=texts.filter(bool),
     name=names,
-    list_id=st.sampled_from(["l2", "l5"]),
     desc=st.none() | texts.filter(bool),
+    list_id=st.sampled_from(["l2", "l3", "l6", "l8"]),
     due=st.none() | dues,
     pos=st.none() | st.sampled_from(Position),
-    reference=st.none() | texts.filter(bool),
 )
 
 
-def as_cells(draft: CardDraft) -> dict[str, str | None]:
-    due = None if draft.due is None else draft.due.isoformat()
-    pos = None if draft.pos is None else str(draft.pos)
-    return {"name": draft.name, "desc": draft.desc, "due": due, "pos": pos, "list": draft.list_id, "reference": draft.reference}
-
-
-@given(st.lists(drafts, max_size=5), st.sampled_from(",;\t|"))
-def test_what_an_export_writes_is_read_back(written: list[CardDraft], delimiter: str) -> None:
-    cells = list(map(as_cells, written))
-    text = _export._csv(cells, delimiter)
-    rows = rows_of(text)
-    assert [row.draft for row in rows if isinstance(row, FileRow)] == written
-    assert len(rows) == len(written)
+@given(st.lists(cards, max_size=5), st.sampled_from(",;\t|"))
+def test_what_an_export_writes_is_read_back(written: list[Card], delimiter: str) -> None:
+    file = CardFile(LISTS, Layout(), delimiter)
+    assert not any(map(file.add, written))
+    rows = rows_of(file.text)
+    drafts = [CardDraft(card.name or "", card.list_id or "", card.desc, card.due, card.pos, card.id) for card in written]
+    assert [row.draft for row in rows if isinstance(row, FileRow)] == drafts
+    assert len(rows) == file.number == len(written)
 
 
 @given(st.binary(max_size=200) | st.text(string.printable, max_size=200).map(str.encode), st.sampled_from(["csv", "jsonl"]))

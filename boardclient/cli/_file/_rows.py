@@ -87,7 +87,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     return due
 
 
-Cells: TypeAlias = Mapping[str, object]
+Cells: TypeAlias = Mapping[str, str]
 _Record: TypeAlias = tuple[int, Cells, Mapping[str, str]]
 """The number of a row, its cells by our columns, and the columns as the file names them."""
 
@@ -109,7 +109,7 @@ def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> 
 def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
     """Return what the rows of a file have in the column `board`, each once."""
     records = (record for record in _records(file, layout) if not isinstance(record, Problem))
-    return {board: None for _, cells, _ in records if isinstance(board := cells.get("board"), str) and not flaw(board)}
+    return {board: None for _, cells, _ in records if (board := cells.get("board")) is not None and not flaw(board)}
 
 
 def _records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
@@ -133,8 +133,10 @@ def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
         elif message := header.misfit(cells):
             yield Problem(number, None, message)
         else:
+            if "'" in "".join(cells):
+                cells = [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
             columns = zip(header.columns, cells, strict=False)
-            yield number, {column: _unescaped(cell) or None for column, cell in columns if column}, header.names
+            yield number, {column: cell for column, cell in columns if column and cell}, header.names
     if header is None:
         yield Problem(1, None, "the file is empty; the first row must name the columns")
 
@@ -188,10 +190,6 @@ class _Header:
         words = [plain(cell) for cell in cells if cell.strip()]
         is_named = all(map(self._is_word, words)) and "name" in map(self._layout.column, words)
         return is_named and (len(words) > 1 or words == self._there)
-
-
-def _unescaped(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def _column_problems(number: int, named: Sequence[tuple[str, str]], layout: Layout, there: Sequence[str]) -> Iterator[Problem]:
@@ -275,21 +273,21 @@ def _json_record(number: int, value: Mapping[str, object], layout: Layout, there
     yield from problems
     if not problems:
         # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
-        cells = {column: None if value[name] == "" and column != "desc" else value[name] for column, name in named}
+        found = ((column, value[name]) for column, name in named)
+        cells = {column: text for column, text in found if isinstance(text, str) and (text or column == "desc")}
         yield number, cells, dict(named)
 
 
 def check(
-    number: int, values: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
+    number: int, cells: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
 ) -> Iterator[FileRow | Problem]:
     """Yield the row that is made from these cells, or the problem of each of them.
 
-    None means that a cell is absent. `names` are the columns as the file names them.
+    `names` are the columns as the file names them.
     """
-    cells = {column: cell for column, cell in values.items() if isinstance(cell, str)}
     is_flawed = flaw("".join(cells.values()))  # which is faster than each by itself
-    wrong = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))} if is_flawed else {}
-    hidden = {"name", "list", *wrong}
+    flaws = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))} if is_flawed else {}
+    wrong = dict(flaws)
     if not layout.has_places:
         wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
     board = None if "board" in wrong else boards.get(cells.get("board"))
@@ -302,10 +300,12 @@ def check(
         except (ValueError, UsageError) as error:
             wrong[column] = str(error)
     if board is not None and not wrong:
-        draft = CardDraft(list_id=made.pop("list"), **made, desc=cells.get("desc"), reference=cells.get("reference"))
+        desc, reference = cells.get("desc"), cells.get("reference")
+        draft = CardDraft(made["name"], made["list"], desc, made["due"], made["pos"], reference)
         yield FileRow(number, draft, (board.board_id, cells.get("account")))
     for column, message in wrong.items():
-        shown = None if column in hidden or column not in cells else quoted(cells[column])
+        is_hidden = column in {"name", "list"} or column in flaws or column not in cells
+        shown = None if is_hidden else quoted(cells[column])
         yield Problem(number, names.get(column, column), message, shown)
 
 
