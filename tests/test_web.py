@@ -73,6 +73,11 @@ class Browser:
         self.take(done.set_cookies)
         return done
 
+    async def sign_in(self, sign_in: SignIn, service: BoardService, return_to: str = "/") -> Any:
+        """Begin a sign-in, and complete it with a code of the service."""
+        state = self.begin(sign_in, return_to)["state"]
+        return await self.complete(sign_in, code=service.new_code(), state=state)
+
 
 def sign_in_of(service: BoardService, session: AsyncSession, **options: Any) -> SignIn:
     given = {
@@ -338,8 +343,7 @@ async def test_cookies_are_of_one_client_at_one_service(service: BoardService, o
     browser, store = Browser(), MemoryTokenStore()
     async with service.session() as session, AsyncSession(StaticCredentials("t"), service.base_url + "/x") as staging:
         sign_in = sign_in_of(service, session, store=store)
-        state = browser.begin(sign_in)["state"]
-        await browser.complete(sign_in, code=service.new_code(), state=state)
+        await browser.sign_in(sign_in, service)
         other = sign_in_of(service, staging if options.pop("base_url", "") else session, **{"store": store, **options})
         assert other.account_of_request(browser.cookies) is None
         assert await other.signed_in_account(browser.cookies) is None
@@ -361,9 +365,9 @@ async def test_cookies_are_few_and_short(service: BoardService, session: AsyncSe
             assert len(raw(browser.cookies)) < 6000
             if random.random() < 0.5:
                 await browser.complete(sign_in, code=service.new_code(), state=state)
-    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, "/" + "ü" * 1990)["state"])
+    await browser.sign_in(sign_in, service, "/" + "ü" * 1990)
     longest = "/" + "".join(random.choices([chr(number) for number in range(0x4E00, 0x9FFF)], k=1990))
-    done = await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, longest)["state"])
+    done = await browser.sign_in(sign_in, service, longest)
     assert done.return_to == "/"  # no cookie is long enough
     clock.now += 3601
     browser.begin(sign_in)
@@ -477,7 +481,7 @@ async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService, s
         else:
             await browser.complete(sign_in, code=service.new_code(), state=state)
         browser.begin(other)
-        await browser.complete(other, code=service.new_code(), state=browser.begin(other)["state"])
+        await browser.sign_in(other, service)
         assert sign_in.account_of_request(browser.cookies) == (None if reason else MEMBER_ID)
 
 
@@ -490,14 +494,14 @@ async def test_signing_out_ends_the_account_at_every_browser(service: BoardServi
     workers = [sign_in_of(service, session, store=store) for _ in range(2)]
     laptop, phone = Browser(), Browser()
     for browser in (laptop, phone):
-        await browser.complete(workers[0], code=service.new_code(), state=browser.begin(workers[0])["state"])
+        await browser.sign_in(workers[0], service)
     for browser in (laptop, phone):  # a second sign-in ends no other
         assert await workers[1].signed_in_account(browser.cookies) == MEMBER_ID
     await workers[0].sign_out(MEMBER_ID)
     for worker in workers:
         for browser in (laptop, phone):
             assert await worker.signed_in_account(browser.cookies) is None
-    await phone.complete(workers[1], code=service.new_code(), state=phone.begin(workers[1])["state"])
+    await phone.sign_in(workers[1], service)
     assert await workers[0].signed_in_account(phone.cookies) == MEMBER_ID
     assert await workers[0].signed_in_account(laptop.cookies) is None
 
@@ -505,7 +509,7 @@ async def test_signing_out_ends_the_account_at_every_browser(service: BoardServi
 async def test_a_store_that_was_lost_ends_all_cookies(service: BoardService, session: AsyncSession) -> None:
     """A cookie that is ahead of the store names no user: its account has to sign in again."""
     sign_in, browser = sign_in_of(service, session), Browser()
-    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    await browser.sign_in(sign_in, service)
     assert await sign_in_of(service, session).signed_in_account(browser.cookies) is None
 
 
@@ -614,8 +618,7 @@ async def test_the_account_cookie_lasts_for_its_time(service: BoardService, sess
     """Every worker with the secret recognises a signed-in user for the given time, but not from a changed cookie."""
     browser, clock = Browser(), Clock()
     sign_in = sign_in_of(service, session, clock=clock, account_seconds=100)
-    state = browser.begin(sign_in)["state"]
-    await browser.complete(sign_in, code=service.new_code(), state=state)
+    await browser.sign_in(sign_in, service)
     clock.now += 100
     assert sign_in_of(service, session, clock=clock, account_seconds=100).account_of_request(browser.cookies) == MEMBER_ID
     assert sign_in_of(service, session, cookie_secret=NEW).account_of_request(browser.cookies) is None
@@ -635,8 +638,7 @@ async def test_names_by_the_applications_function(service: BoardService, account
     """A function, sync or async, says who the user is, and the token is stored under that name."""
     browser, store = Browser(), MemoryTokenStore()
     sign_in = sign_in_of(service, session, account_of=account_of, store=store)
-    state = browser.begin(sign_in)["state"]
-    done = await browser.complete(sign_in, code=service.new_code(), state=state)
+    done = await browser.sign_in(sign_in, service)
     assert done.account.split() in (["sync", MEMBER_ID], ["async", MEMBER_ID])
     assert await store.read(done.account) is not None
 
@@ -676,7 +678,7 @@ async def test_an_account_that_fits_in_no_cookie_is_refused(
     """An account whose cookie browsers would drop fails the sign-in, which says so, and no token is stored."""
     names, store = [base64.b64encode(os.urandom(length)).decode() for length in (2500, 3000)], MemoryTokenStore()
     sign_in = sign_in_of(service, session, account_of=lambda member: names[0], store=store)
-    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    await browser.sign_in(sign_in, service)
     assert sign_in.account_of_request(browser.cookies) == names.pop(0)
     state = browser.begin(sign_in)["state"]
     error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
@@ -811,9 +813,8 @@ async def test_a_session_that_closes_between_two_steps(service: BoardService, br
         return Token(str(fields["access_token"]))
 
     sign_in = sign_in_of(service, session, parse_token=parse_token)
-    state = browser.begin(sign_in)["state"]
     with pytest.raises(SessionClosedError):
-        await browser.complete(sign_in, code=service.new_code(), state=state)
+        await browser.sign_in(sign_in, service)
 
 
 async def test_many_accounts_and_states(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -829,6 +830,5 @@ async def test_many_accounts_and_states(service: BoardService, monkeypatch: pyte
         assert sign_in.credentials_for("b") is not second
         browser = Browser()
         for _ in range(3):
-            state = browser.begin(sign_in)["state"]
-            await browser.complete(sign_in, code=service.new_code(), state=state)
+            await browser.sign_in(sign_in, service)
     assert exchanges(service) == 3

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -282,26 +282,20 @@ async def test_another_program_that_locks_the_file_is_named(path: Path, monkeypa
             await opened(path)
 
 
-async def test_a_mark_that_can_not_be_written_stops_the_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row must not be sent if its release is not noted."""
-    ledger = await opened(path)
-    (row,) = rows("a")
-    await ledger.admit([row])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space")))
-        with pytest.raises(JournalError, match="free some disk space"):
-            ledger.release(row)
-    await ledger.aclose()
+def write_nothing(descriptor: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "no space is left")
 
 
-async def test_a_mark_that_is_written_in_part_stops_the_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [write_nothing, lambda descriptor, data, write=os.write: write(descriptor, data[:-3])])
+async def test_a_mark_that_is_not_written_whole_stops_the_row(
+    path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[int, bytes], int]
+) -> None:
     """What is left of the mark before could make it a lower number, and the row be sent again."""
     ledger = await opened(path)
     (row,) = rows("a")
     await ledger.admit([row])
     with monkeypatch.context() as patch:
-        write = os.write
-        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:-3]))
+        patch.setattr(os, "write", write)
         with pytest.raises(JournalError, match=r"cards.journal-lock can't be written \(no space is left\): free some disk space"):
             ledger.release(row)
     await ledger.aclose()

@@ -120,6 +120,14 @@ async def test_observers_see_token_exchanges(service: BoardService) -> None:
     assert_no_secrets(seen, secrets=[service.key, service.client_secret, *_tokens(service)])
 
 
+async def begin_exchange(service: BoardService, session: AsyncSession) -> asyncio.Task[Any]:
+    """Begin to exchange a code, and return when the service has it."""
+    form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+    exchange = asyncio.create_task(form)
+    await service.received("token.exchange")
+    return exchange
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "effect"),
     [
@@ -134,10 +142,7 @@ async def test_observers_see_failed_exchanges(service: BoardService, fault: Any,
     seen: list[Any] = []
     service.faults.add(fault, "token.exchange")
     async with service.session(observers=[seen.append]) as session:
-        form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
-        exchange = asyncio.ensure_future(form)
-        while not service.calls:
-            await asyncio.sleep(0)
+        exchange = await begin_exchange(service, session)
         if isinstance(fault, faults.hang):
             exchange.cancel()
         await asyncio.wait([exchange])
@@ -152,10 +157,7 @@ async def test_observers_see_why_an_exchange_ended_early(service: BoardService) 
     seen: list[Any] = []
     service.faults.add(faults.hang(), "token.exchange")
     async with service.session(observers=[seen.append]) as session:
-        form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
-        exchange = asyncio.ensure_future(form)
-        while not service.calls:
-            await asyncio.sleep(0)
+        exchange = await begin_exchange(service, session)
     with pytest.raises(SessionClosedError):
         await exchange
     assert "the session was closed during the call" in seen[1].why
