@@ -42,7 +42,8 @@ class Engine:
         self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
         self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
-        tally.probes = self._reconciler.left_probes
+        self._probes = self._reconciler.probes
+        tally.probes = self._probes.cards_left
         parts = Parts(
             owner=self,
             pipeline=pipeline,
@@ -78,7 +79,7 @@ class Engine:
             self._begin_phase("reading the board", "the board is read")
         await self._until_halted(self._board.prepare(self._reconciler.appearances.record if self._reads_board else None), context)
         if self._reads_board:
-            await self._until_halted(self._reconciler.load_probes(), context)
+            await self._until_halted(self._probes.load(), context)
         self._tally.begin()
         if self._options.board_id is not None:
             self._begin_phase("creating")
@@ -118,9 +119,9 @@ class Engine:
             if self._conductor is not None:  # pragma: no branch -- None only if the run could not begin
                 self._conductor.cancel()
                 await asyncio.wait({self._conductor})
-                if self._reconciler.probes is not None and not self._ledger.batch:  # no later run knows of them
-                    await self._reconciler.probes.remove(is_patient=False)
-                    self._reconciler.probes.warn_of_unseen()
+                if not self._ledger.batch:  # no later run knows of them
+                    await self._probes.remove(is_patient=False)
+                    self._probes.warn_of_unseen()
                 self._turns.slots.wanted -= self._options.workers
         finally:
             await self._ledger.aclose()
@@ -252,7 +253,7 @@ class Engine:
 
     async def _judge_doubts(self) -> bool:
         """Find out about rows in doubt, and send what helps to. Return False if there is nothing to find out."""
-        places, probes = self._places, self._reconciler.probes
+        places = self._places
         if places.doubted or (places.open and self._reconciler.has_grown and not places.kept_back):
             await self._reconcile()
         elif places.kept_back:
@@ -260,8 +261,8 @@ class Engine:
             self._sender.dispatch()
         elif places.open:
             await self._give_up()
-        elif probes is not None and probes.is_to_be_removed:
-            await probes.remove()
+        elif self._probes.is_to_be_removed:
+            await self._probes.remove()
         else:
             return False
         return True
@@ -277,7 +278,7 @@ class Engine:
         self._places.empty(self._places.failed)
         for finding in findings:
             self._lives.apply_finding(finding)
-        await self._remove_probes(is_patient=True)  # those of an earlier run that only a listing shows
+        await self._probes.remove()  # those of an earlier run that only a listing shows
 
     async def _check_refused(self) -> None:
         """Read the board before refused rows are sent again: a service may have done what it refused."""
@@ -361,14 +362,9 @@ class Engine:
         for row in self._places.open:
             row.probes += 1
         self._tally.note("temporary cards are sent, so that the next listing is longer")
-        assert self._reconciler.probes is not None  # noqa: S101 -- the option is set
         for list_id in lists:
-            self._lives.happen(await self._reconciler.probes.make(list_id), "admitted")
+            self._lives.happen(await self._probes.make(list_id), "admitted")
         self._sender.dispatch()
-
-    async def _remove_probes(self, *, is_patient: bool) -> None:
-        if self._reconciler.probes is not None:
-            await self._reconciler.probes.remove(is_patient=is_patient)
 
     # --- the end
 
@@ -382,7 +378,7 @@ class Engine:
         if error is not None:
             why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
         self._end_lives(why)
-        await self._remove_probes(is_patient=False)
+        await self._probes.remove(is_patient=False)
 
     def _end_lives(self, why: str) -> None:
         self._responses.end(why)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from boardclient.bulk._content import FIELDS, Content
-from boardclient.bulk._ledger import Ledger, Probe
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof._board import Listing, RunBoard
 from boardclient.bulk._proof._recognition import markers, secret_marker, with_marker
@@ -27,9 +27,9 @@ _TEXT: Final = "boardclient has created this card to see that the board lists ev
 
 
 class Probes:
-    """The probes of a run, and those that `earlier` runs have left. Owned by its reconciler."""
+    """The probes of a run, and those that earlier runs have left. Owned by its reconciler."""
 
-    def __init__(self, board: RunBoard, ledger: Ledger, earlier: Iterable[Probe]) -> None:
+    def __init__(self, board: RunBoard, ledger: Ledger) -> None:
         self.there: dict[str, Row] = {}
         """Those that are on the board, by their cards."""
         self.left: dict[str, Card] = {}
@@ -46,12 +46,19 @@ class Probes:
         self._listed: dict[str, Card] = {}
         """What the listings of this run showed first of the cards that it has sent."""
         ledger.older.append(board.probes)
-        for number, list_id, card_id in earlier:
+
+    async def load(self) -> None:
+        """Find out which probes earlier runs have left. They are deleted by this one, even if it sends none."""
+        for number, list_id, card_id in await self._ledger.probes():
             probe = self._made(number, list_id)
             if card_id is None:
                 self.record_sent(probe, None)
             else:
                 self._add(card_id, probe)
+
+    def cards_left(self) -> tuple[Card, ...]:
+        """Return the cards that can't be deleted."""
+        return tuple(self.left.values())
 
     async def make(self, list_id: str) -> Row:
         """Make a probe for a list, which is logged."""
@@ -102,7 +109,8 @@ class Probes:
 
     def copies(self, cards: Iterable[Card]) -> set[str]:
         """Return the identifiers of the cards that show the marker of a probe in their name and in their description."""
-        return {card.id for card in cards if markers(card.name) & markers(card.desc) & self._markers}
+        some = cards if self._markers else ()
+        return {card.id for card in some if markers(card.name) & markers(card.desc) & self._markers}
 
     @property
     def is_to_be_removed(self) -> bool:

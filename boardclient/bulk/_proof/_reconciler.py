@@ -64,8 +64,7 @@ class Reconciler:
         self._board = board
         self.markers: Final = RowMarkers(marking, ledger.secret)
         self.appearances: Final = Appearances()
-        self.probes: Probes | None = None
-        """None in a run that sends none, if no earlier one has left any."""
+        self.probes: Final = Probes(board, ledger)
         self._sends_probes = sends_probes
         self.has_grown = False
         """Whether a card was created since the board was read."""
@@ -87,16 +86,6 @@ class Reconciler:
         self.unaccounted: dict[str, int] = {}
         """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
 
-    async def load_probes(self) -> None:
-        """Find out which probes earlier runs have left. They are deleted by this one, even if it sends none."""
-        earlier = await self._ledger.probes()
-        if self._sends_probes or earlier:
-            self.probes = Probes(self._board, self._ledger, earlier)
-
-    def left_probes(self) -> tuple[Card, ...]:
-        """Return the cards of probes that can't be deleted."""
-        return () if self.probes is None else tuple(self.probes.left.values())
-
     def note_created(self, row: Row, card_id: str) -> None:
         """Note that the card of a row was created just now."""
         self._board.created_at = asyncio.get_running_loop().time()
@@ -106,7 +95,6 @@ class Reconciler:
 
     def record_probe(self, probe: Row, card: Card | None) -> None:
         """Note that a probe was sent. `card` is None if its response did not come."""
-        assert self.probes is not None  # noqa: S101 -- they have made this one
         self.has_grown = True
         self.probes.record_sent(probe, card)
 
@@ -157,11 +145,9 @@ class Reconciler:
         only if it shows its secret marker.
         """
         marked = refused if self.markers.are_secret else ()
-        probes = {} if self.probes is None else self.probes.there
-        recycling = self._recycling([*rows, *self._unknown, *marked])
+        recycling, probes = self._recycling([*rows, *self._unknown, *marked]), self.probes.there
         listing = await self._board.read_listing({*self._samples.ids, *probes}, recycling, probes)
-        if self.probes is not None:
-            self.probes.recognise(listing)
+        self.probes.recognise(listing)
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
@@ -174,7 +160,7 @@ class Reconciler:
 
         A response named them, they show a row's secret marker, or show its other marker or its name and did not before.
         """
-        probes = set[str]() if self.probes is None else self.probes.unseen.keys()
+        probes = self.probes.unseen.keys()
         if not (rows or probes):
             return None
         named, names = {row.named for row in rows}, {normal(row.draft.name) for row in rows}
@@ -205,8 +191,7 @@ class Reconciler:
         owned = matches.card_ids
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
-        if self.probes is not None:
-            owned |= self.probes.copies(cards)
+        owned |= self.probes.copies(cards)
         suspects = Suspects([card for card in cards if card.id not in owned], self.unaccounted, evidence)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
@@ -287,8 +272,7 @@ class Reconciler:
         rows = [*doubted, *refused]
         others = await self._ledger.other_doubts() if listing.unaccounted else ()
         self.markers.know(doubt.seq for doubt in others)
-        probes = () if self.probes is None else self.probes.there.items()
-        evidence = Evidence(self._samples, listing, self.markers, probes)
+        evidence = Evidence(self._samples, listing, self.markers, self.probes.there.items())
         trusted = listing.recycled if self.markers.are_secret else ()
         marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
         claims = {row: self._claim(row) for row in rows if row not in marked}
