@@ -192,19 +192,16 @@ async def test_workers_and_the_coordinator_are_killed(world: World, tmp_path: Pa
     """Dask replaces workers. The same program again resumes what the coordinator left, whose scheduler died with it."""
     world.service.latency = 0.02
     line = [str(Path(__file__).with_name("dask_run.py")), world.places, str(tmp_path / "ledger"), "300"]
-    sent = world.service.calls_of
     coordinator = await world.start(*line)
     children = psutil.Process(coordinator.pid).children
     try:
         async with asyncio.timeout(SECONDS):
             for mark in (40, 100):
-                while len(sent("cards.create")) < mark:
-                    await asyncio.sleep(0.05)
+                await world.service.received("cards.create", mark)
                 workers = [child for child in children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
                 with contextlib.suppress(psutil.NoSuchProcess):
                     workers[0].kill()
-            while len(sent("cards.create")) < 160:
-                await asyncio.sleep(0.05)
+            await world.service.received("cards.create", 160)
             coordinator.kill()
             await coordinator.communicate()
             coordinator = await world.start(*line)
@@ -248,8 +245,7 @@ class Cluster:
         return await self.start(*line, self.address)
 
     async def until_sent(self, count: int) -> None:
-        while len(self.world.service.calls_of("cards.create")) < count:
-            await asyncio.sleep(0.05)
+        await self.world.service.received("cards.create", count)
 
     async def __aenter__(self) -> Self:
         return self
