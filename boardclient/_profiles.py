@@ -237,11 +237,6 @@ def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Toke
     return Token("in the keyring", token.expires_at)
 
 
-def forget_in_keyring(base_url: str) -> None:
-    with contextlib.suppress(CredentialError):
-        _keyring("delete_password", base_url)
-
-
 class _KeyringTokenStore(FileTokenStore):
     """Reads tokens from the system's keyring, and their generations from the file."""
 
@@ -429,7 +424,8 @@ class Settings:
         if not self.profile.kept_in:
             return False
         await self.profile.token_store().delete(self.profile.base_url)
-        forget_in_keyring(self.profile.base_url)
+        with contextlib.suppress(CredentialError):
+            _keyring("delete_password", self.profile.base_url)
         with changed_profiles() as profiles:
             known = profiles.of(self.base_url)
             known.kept_in, known.secrets = "", {}
