@@ -164,7 +164,6 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
 
 
 def _fields_of(body: bytes) -> Mapping[str, JsonValue]:
-    """Return the fields of a body that is an object."""
     return cast("Mapping[str, JsonValue]", _wire.decode(body))
 
 

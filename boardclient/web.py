@@ -418,7 +418,6 @@ class SignIn:
         return None if signed is None else signed.account
 
     async def _signed_in(self, cookies: Cookies) -> SignedAccount | None:
-        """Return who is signed in by cookie and store."""
         signed = self._cookies.account_of(cookies)
         if signed is None or not await self.credentials_for(signed.account).is_kept_since(signed.generation):
             return None

@@ -161,7 +161,6 @@ class DurableLedger(Ledger, abc.ABC):
             self._record(row.seq, "done", card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Record that rows were not sent."""
         for row in rows:
             if row.is_probe:
                 self.record_probe(row.seq, None)

@@ -144,7 +144,6 @@ def _numbered(index: int, item: object) -> tuple[int, Any]:
 
 
 async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace | None) -> MapResult[T, R]:
-    """Wait for the pace, and call the function for an item."""
     if pace is None:
         return await _call(function, index, item)
     async with pace:

@@ -176,7 +176,6 @@ class Results:
         self._is_closed = False
 
     def put(self, values: Values) -> None:
-        """Add a result."""
         if not self.untaken:
             self._changed.set()
         self.untaken.append(values)
@@ -208,7 +207,6 @@ class Results:
         return results
 
     def discard_all(self) -> None:
-        """Remove all results."""
         self.untaken.clear()
         self.on_take()
 
@@ -259,7 +257,6 @@ class Tally:
         self._started = self._ended = time.monotonic()
 
     def add_result(self, values: Values) -> None:
-        """Count a result."""
         _, _, _, error, state = values
         self._states[state] += 1
         self._ended = time.monotonic()

@@ -55,7 +55,6 @@ class _QuietWaits:
         _waits.warning("cards.create_many: %s", self._progress.status)
 
     def end(self) -> None:
-        """Forget the wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -106,7 +106,6 @@ class PartLease:
 
     @property
     def numbers(self) -> range:
-        """The numbers of the rows."""
         return range(self.first + 1, self.first + self.size + 1)
 
     @property
@@ -427,7 +426,6 @@ class PartLedger(DurableLedger):
         return await self._database.change(log)
 
     def record_probe(self, number: int, card_id: str | None) -> None:
-        """Record the card of a probe, or that it has none or none any more, without waiting."""
         self._probed[number] = card_id
         self._write_later()
 

@@ -114,7 +114,6 @@ def _undamaged(what: str) -> Iterator[None]:
 
 
 def dump_drafts(drafts: Sequence[CardDraft]) -> bytes:
-    """Return drafts as they are stored."""
     values = [
         [one.name, one.list_id, one.desc, None if one.due is None else utc_timestamp(one.due), one.pos, one.reference]
         for one in drafts

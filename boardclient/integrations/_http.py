@@ -191,7 +191,6 @@ class OutgoingResponse:
 
     @property
     def encoded_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers as in ASGI."""
         return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
 
 

@@ -120,7 +120,6 @@ class Places:
         return rows
 
     def set_aside(self, row: Row) -> None:
-        """Set a row aside, by its state."""
         self._aside[row.state].append(row)
         self._count()
 

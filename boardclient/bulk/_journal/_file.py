@@ -200,7 +200,6 @@ class RunLock:
             raise JournalError(message) from error
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._descriptor)
 
     def read(self, secret: bytes | None = None) -> RunMark | None:

@@ -343,7 +343,6 @@ def _difference(before: str, now: str) -> str:
 
 
 def read_content(text: str) -> Content:
-    """Return a content that was stored."""
     return Content(*json.loads(text)[:4])
 
 
@@ -352,5 +351,4 @@ def storable(text: str) -> str:
 
 
 def named(key: RowKey) -> str:
-    """Return the words for a row in messages."""
     return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"

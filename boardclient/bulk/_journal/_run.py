@@ -34,6 +34,8 @@ _STRIDE: Final = 16
 class JournalLedger(DurableLedger):
     """A ledger in a journal, for one event loop. A thread works on the file. Owned by the run, which closes it.
 
+    `Ledger` says what each method does.
+
     Rows to be sent are on the disk when `admit` returns, and released before their first request: rows that were logged and not
     released were certainly not sent. Outcomes are noted without waiting, and written with the next rows, or soon. A row whose
     outcome is lost in a kill is in doubt. Cancelling a caller leaves nothing half done.
@@ -81,7 +83,6 @@ class JournalLedger(DurableLedger):
         return cls(opening.result(), thread, batch)
 
     def is_in_input(self, card_id: str) -> bool:
-        """Return False if the row of a confirmed card is not in the input any more."""
         return card_id in self.seen
 
     async def admit(self, rows: Sequence[Row]) -> None:
@@ -101,7 +102,6 @@ class JournalLedger(DurableLedger):
         self._logged = self._file.last
 
     async def log_refused(self, rows: Sequence[Row]) -> None:
-        """Log rows that an earlier run saw refused, right before they are sent."""
         entries = [(row.seq, row.draft) for row in rows]
         for row, seq in zip(rows, await self._do(self._file.log_refused, entries, self._take_pending()), strict=True):
             row.seq, row.first_seq = seq, self._file.first[seq]
@@ -140,28 +140,22 @@ class JournalLedger(DurableLedger):
             self._submit(self._file.record_shown, fields)
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        """Keep the cards that may be those of unknown rows, by the rows' numbers."""
         values = [(seq, _wire.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
         await self._do(self._file.record, self._take_pending(), values)
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that existed before the first row, None if not known."""
         self.listed_before = self._file.baseline or 0  # adopted cards are not among them any more, and deleted ones are
         return None if self._file.baseline is None else await self._do(IdSet, self._file.ids(BASELINE))
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Keep the identifiers of the cards that existed before the first row."""
         await self._do(self._file.set_baseline, tuple(ids))
         self.listed_before = len(ids)
 
     async def confirmed(self) -> IdSet:
-        """Return the identifiers of the cards that are known to belong to rows."""
         self._write_pending()
         return await self._do(IdSet, self._file.ids(DONE))
 
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
-        """Return up to `most` of these identifiers for which a condition holds."""
-
         def find() -> set[str]:
             with contextlib.closing(self._file.ids(DONE)) as ids:
                 return set(islice(filter(condition, ids), most))
@@ -170,27 +164,21 @@ class JournalLedger(DurableLedger):
         return await self._do(find)
 
     async def count_earlier(self, condition: Callable[[str], bool]) -> int:
-        """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
-
         def count() -> int:
             return sum(card_id in self._file.done and condition(card_id) for card_id in self._file.ids(DONE))
 
         return await self._do(count)
 
     async def other_doubts(self) -> Sequence[Doubt]:
-        """Return the rows that earlier runs left in doubt and that this one did not get."""
         return () if self._file.run == 1 else await self._do(self._file.doubts)
 
     async def log_probe(self, list_id: str) -> int:
-        """Log a probe before it is sent. Return its number, which is negative and no other's in the same journal."""
         return await self._do(self._file.log_probe, list_id)
 
     def record_probe(self, number: int, card_id: str | None) -> None:
-        """Record the card of a probe, or that it has none or none any more, without waiting."""
         self._submit(self._file.record_probe, number, None if card_id is None else storable(card_id))
 
     async def probes(self) -> Sequence[Probe]:
-        """Return the probes of earlier runs that may be on the board."""
         return await self._do(self._file.probes)
 
     async def aclose(self) -> None:

@@ -155,7 +155,6 @@ class RowMarkers:
         return Content.of(row.draft, self.description(row))
 
     def is_shown(self, row: Row, card: Card) -> bool:
-        """Return True if a card shows the marker of a row."""
         return self._shown_as(row) in markers(card.desc)
 
     def of_all(self, rows: Iterable[Row]) -> set[str]:
@@ -322,7 +321,6 @@ class Samples:
         self._of_list: dict[str, tuple[list[tuple[str, Row]], deque[tuple[str, Row]]]] = {}
 
     def add(self, card_id: str, row: Row) -> None:
-        """Add a row whose card is known."""
         some = self._of_list.get(row.draft.list_id)
         if some is None:
             some = self._of_list[row.draft.list_id] = ([], deque(maxlen=_SAMPLES_AT_EACH_END))
