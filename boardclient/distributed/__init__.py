@@ -14,8 +14,7 @@ from boardclient._environment import requires_extra
 
 with requires_extra("workers", "boardclient.distributed"):
     from boardclient.distributed._plan import Job, open_job, plan, plan_many
-    from boardclient.distributed._resolve import resolve, unknown_rows
-    from boardclient.distributed._status import PartStatus, drain, report, results, status
+    from boardclient.distributed._status import PartStatus, drain, report, resolve, results, status, unknown_rows
     from boardclient.distributed._token_store import SqlTokenStore
     from boardclient.distributed._work import import_batch, import_batch_now, import_part, import_part_now, reconcile
 
