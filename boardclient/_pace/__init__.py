@@ -95,7 +95,7 @@ class Pace:
         cls,
         workers: int,
         *,
-        concurrency: int | None = None,
+        concurrency: int,
         sent: int,
         began: float,
         retry_after: float | None,
@@ -105,14 +105,14 @@ class Pace:
 
         Args:
             workers: How many attempts may be in flight at most.
-            concurrency: How many may be in flight now. None, the default, means all.
+            concurrency: How many may be in flight now.
             sent: How many attempts have ended, including the refused one.
             began: The time on the clock at which the first one started.
             retry_after: The seconds that the refusal asks for, None if it names none.
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
-        pace._controller = controller = Controller.begin(None, workers, concurrency or workers)
+        pace._controller = controller = Controller.begin(None, workers, concurrency)
         controller.take_over(sent, began, clock(), retry_after)
         return pace
 

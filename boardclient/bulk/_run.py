@@ -317,7 +317,7 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
     return cast("Unknown", unknown)
 
 
-def journal_identity(account: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
+def journal_identity(account: Mapping[str, str], board_id: str | None, marker: Marking) -> dict[str, str]:
     """Return what a journal is bound to, as names and texts.
 
     It is the service and the account, which `account` names, the board, and the way in which cards are recognised. A journal that

@@ -61,7 +61,7 @@ class Hold:
     `changed` is called when the hold begins, ends, changes its reason, or lets a request be tried.
     """
 
-    def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool = True) -> None:
+    def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool) -> None:
         self.reason: HoldReason | None = None
         """Why requests wait, or None if they do not."""
         self.is_due = False

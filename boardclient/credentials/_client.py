@@ -116,7 +116,7 @@ class OAuthClient:
         return GuardedStore(self.store, self.account)
 
     @raises_without_frames
-    async def token_for(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None) -> Token:
+    async def token_for(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None) -> Token:
         """Send the code once, and return the token of the response. It may take `_EXCHANGE_SECONDS` if `timeout` is None.
 
         Raises:

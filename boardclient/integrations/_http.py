@@ -146,7 +146,7 @@ class IncomingRequest:
             return "/"
         return sender.path + (f"?{sender.query}" if sender.query else "")
 
-    def is_forged(self, origins: Collection[str], own: str = "") -> bool:
+    def is_forged(self, origins: Collection[str], own: str) -> bool:
         """Return True if a page of another origin sends what is unsafe. `origins` and the application's `own` may.
 
         Browsers say so in `Sec-Fetch-Site`, older ones in `Origin`. Programs send neither: https://words.filippo.io/csrf.

@@ -59,7 +59,7 @@ class RowFinding(NamedTuple):
 class Reconciler:
     """Recognises the cards of a run on its board. Owned by the run."""
 
-    def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking, *, sends_probes: bool = False) -> None:
+    def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking, *, sends_probes: bool) -> None:
         self._ledger = ledger
         self._board = board
         self.markers: Final = RowMarkers(marking, ledger.secret)
