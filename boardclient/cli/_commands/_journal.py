@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,24 +89,6 @@ class Resolving:
         self.key: RowKey | None = named[0] if named else None
 
 
-class _JournalRows:
-    """The rows of a journal, of which some are unknown. Those of a ledger have the same methods, which wait for a database."""
-
-    def __init__(self, file: Path) -> None:
-        from boardclient.bulk import journal
-
-        self._journal, self._file = journal, file
-
-    async def unknown(self, *, accept: bool) -> list[UnknownRow]:
-        return (self._journal.accept_suggestions if accept else self._journal.read_unknown)(self._file)
-
-    async def row(self, key: RowKey) -> UnknownRow | None:
-        return self._journal.read_row(self._file, key)
-
-    async def resolve(self, key: RowKey, card_id: str | None) -> bool:
-        return self._journal.resolve(self._file, key, card_id=card_id, absent=card_id is None)
-
-
 @journal.runs("resolve", options=Resolving, needs="nothing")
 async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
@@ -124,48 +106,45 @@ async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
       boardclient journal resolve cards.csv.journal r-17 --card CARD_ID
       boardclient journal resolve cards.csv.journal 5 --absent
     """
-    await _resolve(_JournalRows(file), chosen)
+    from boardclient.bulk.journal import accept_suggestions, read_row, read_unknown, resolve
 
-
-async def _resolve(rows: _JournalRows | _LedgerRows, chosen: Resolving) -> None:
-    """Settle the row that is named, or show all that are unknown."""
-    if chosen.key is not None:
-        await _settle(rows, chosen.key if chosen.row is None else await _key_of(rows, chosen.row), chosen)
+    if chosen.key is None:
+        _show_unknown((accept_suggestions if chosen.accept else read_unknown)(file), chosen)
         return
-    unknown = await rows.unknown(accept=chosen.accept)
+    key = _key_of(chosen.key, chosen.row, lambda key: read_row(file, key) is not None)
+    is_settled_now = resolve(file, key, card_id=chosen.card_id, absent=chosen.absent)
+    _show_settled(key, chosen, read_row(file, key), is_settled_now=is_settled_now)
+
+
+def _show_unknown(unknown: Sequence[UnknownRow], chosen: Resolving) -> None:
     names = _UNKNOWN[:-1] if chosen.fields is None else _UNKNOWN  # the reason is a long sentence
     show_all([record for item in unknown for record in _candidates(item)], names, chosen.fields)
     if chosen.accept and unknown:
         raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
 
 
-async def _key_of(rows: _JournalRows | _LedgerRows, row: str) -> RowKey:
-    """Return the key that a user means.
+def _key_of(key: RowKey, row: str | None, is_key: Callable[[RowKey], bool]) -> RowKey:
+    """Return the key that a user means: the given one, unless ROW is given and may be a position.
 
     Raises:
-        click.UsageError: one row has it as its reference, another as its position.
+        click.UsageError: one row has ROW as its reference, another as its position.
     """
-    # Not "01" or "²", which are no positions.
-    position = int(row) if row.isascii() and row.isdecimal() and str(int(row)) == row else None
-    is_reference = await rows.row(row) is not None
-    if position is None or (is_reference and await rows.row(position) is None):
-        return row
-    if is_reference:
+    if row is None or not (row.isascii() and row.isdecimal() and str(int(row)) == row):  # such as "01" and "²"
+        return key
+    if is_key(row) and is_key(int(row)):
         raise click.UsageError(
             f"{row} is the reference of one row and the position of another: give --reference {row} or --row {row}"
         )
-    return position
+    return row if is_key(row) else int(row)
 
 
-async def _settle(rows: _JournalRows | _LedgerRows, key: RowKey, chosen: Resolving) -> None:
-    """Settle a row, and print what it has."""
+def _show_settled(key: RowKey, chosen: Resolving, row: UnknownRow | None = None, *, is_settled_now: bool) -> None:
+    """Print what a row has now. `row` has the cards that may be its own, as far as they are known."""
     card_id = chosen.card_id
-    is_settled_now = await rows.resolve(key, card_id)
     if chosen.fields is not None:
         show("", {"row": key, "card": card_id}, chosen.fields)
         return
-    item = await rows.row(key)
-    if item is not None and card_id not in {None, *(card.card_id for card in item.candidates)}:
+    if row is not None and card_id not in {None, *(card.card_id for card in row.candidates)}:
         note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
     has = "no card: the next import sends it" if card_id is None else f"the card {card_id}"
     out(f"{key_name(key)} has {has}" if is_settled_now else f"{key_name(key)} was settled before: it has {has}")
@@ -258,24 +237,6 @@ async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, j
     show_all(parts, tuple(parts[0] if parts else ()))
 
 
-class _LedgerRows:
-    def __init__(self, ledger: str, job: str | None) -> None:
-        self._ledger, self._job = ledger, job
-
-    async def unknown(self, *, accept: bool) -> list[UnknownRow]:
-        from boardclient.distributed import unknown_rows
-
-        return await unknown_rows(self._ledger, name=self._job)
-
-    async def row(self, key: RowKey) -> UnknownRow | None:
-        return next((item for item in await self.unknown(accept=False) if key in {item.row.key, item.row.seq - 1}), None)
-
-    async def resolve(self, key: RowKey, card_id: str | None) -> bool:
-        from boardclient.distributed import resolve
-
-        return await resolve(self._ledger, key, card_id=card_id, absent=card_id is None, name=self._job)
-
-
 @ledger.runs("resolve", options=Resolving, needs="nothing")
 async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | None = _job) -> None:
     """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
@@ -288,7 +249,15 @@ async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | No
       boardclient ledger resolve --ledger cards.csv.ledger r-17 --card CARD_ID
       boardclient ledger resolve --ledger cards.csv.ledger 5 --absent
     """
-    await _resolve(_LedgerRows(ledger, job), chosen)
+    from boardclient.distributed import resolve, unknown_rows
+
+    unknown = await unknown_rows(ledger, name=job)
+    if chosen.key is None:
+        _show_unknown(unknown, chosen)
+        return
+    key = _key_of(chosen.key, chosen.row, lambda key: any(key in {item.row.key, item.row.seq - 1} for item in unknown))
+    is_settled_now = await resolve(ledger, key, card_id=chosen.card_id, absent=chosen.absent, name=job)
+    _show_settled(key, chosen, is_settled_now=is_settled_now)
 
 
 @ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")
