@@ -102,13 +102,6 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
-    run = await _begun(client, file, options)
-    if run is not None:
-        await run.run()
-
-
-async def _begun(client: Client, file: BinaryIO, options: ImportOptions) -> ImportRun | None:
-    """Check the file and the board, and return the run that is left to do. None after a preview."""
     layout = recognise(file, _layout_of(options))
     if layout.difference:
         note(f"the file is read as {layout.difference}")
@@ -129,11 +122,11 @@ async def _begun(client: Client, file: BinaryIO, options: ImportOptions) -> Impo
     if options.preview:
         failed = 0 if journal is None else read_journal(journal).counts["failed"]
         _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
-        return None
+        return
     if plan.existing and options.journal is not None:
         with _temporary_files(options, options.journal):
             plan.adopt()
-    return ImportRun(client, rows, checked.places, options)
+    await ImportRun(client, rows, checked.places, options).run()
 
 
 def _layout_of(options: ImportOptions) -> Layout:
