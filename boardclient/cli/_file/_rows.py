@@ -161,7 +161,6 @@ class _Header:
         self._there = [plain(cell) for cell in cells if cell.strip()]
         self._words = {word.casefold() for word in (*self._there, *layout.columns, *IMPORTED)}
         self._nameless = [place for place, column in enumerate(self.columns) if column == ""]
-        self._name = self.columns.index("name") if "name" in self.names else 0
         self._layout = layout
 
     def problems(self, number: int) -> Iterator[Problem]:
@@ -175,21 +174,20 @@ class _Header:
         """Return why a row can't be one of this file, or None."""
         if cells[0].startswith(("\ufeff", "\ufffe")):
             return _MARKED
-        name = cells[self._name] if self._name < len(cells) else ""
-        if self._is_word(name) and self._is_header(cells):
+        if self._is_header(cells):
             return f"is a header again, {_JOINED}; take it out"
         if any(cells[len(self.columns) :]) or any(cells[place] for place in self._nameless if place < len(cells)):
             return f"has cells without a column; the header names {plural(len(self.names), 'column')}"
         return None
 
-    def _is_word(self, cell: str) -> bool:
-        return cell.strip().casefold() in self._words
-
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Return True if all cells name columns. One that does so alone may be a card, unless it is all of the header."""
+        if not all(
+            plain(cell).casefold() in self._words for cell in cells if cell.strip()
+        ):  # ends at the first cell of most rows
+            return False
         words = [plain(cell) for cell in cells if cell.strip()]
-        is_named = all(map(self._is_word, words)) and "name" in map(self._layout.column, words)
-        return is_named and (len(words) > 1 or words == self._there)
+        return "name" in map(self._layout.column, words) and (len(words) > 1 or words == self._there)
 
 
 def _column_problems(number: int, named: Sequence[tuple[str, str]], layout: Layout, there: Sequence[str]) -> Iterator[Problem]:
