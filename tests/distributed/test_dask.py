@@ -103,30 +103,48 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
     assert (code, "there is no ledger" in err) == (2, True)
 
 
+class Losing:
+    """A fault: the first request of one card is lost."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name, self._is_lost = world, name, False
+
+    async def play(self, stage: Any) -> None:
+        body = self._world.service.calls[-1].body
+        if isinstance(body, dict) and body["name"] == self._name and not self._is_lost:
+            self._is_lost = True
+            stage.abort()
+        else:
+            await stage.reply_answer()
+
+
 async def test_an_import_with_a_probe(world: World, tmp_path: Path) -> None:
     """The row of one board that no other proves absent is settled at the end. The board without such a row needs nothing."""
     file = tmp_path / "cards.csv"
     boards = [world.board_id, world.other[0]]
     file.write_text("name,list,board\n" + "".join(f"card {n},To Do,{board}\n" for n, board in enumerate(boards)))
 
-    class Losing:
-        """Loses the first request of one card."""
-
-        is_lost = False
-
-        async def play(self, stage: Any) -> None:
-            body = world.service.calls[-1].body
-            if isinstance(body, dict) and body["name"] == "card 0" and not self.is_lost:
-                self.is_lost = True
-                stage.abort()
-            else:
-                await stage.reply_answer()
-
-    world.service.faults.add(Losing(), "cards.create")
+    world.service.faults.add(Losing(world, "card 0"), "cards.create")
     line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--settle", "0.3", "--json"]
     code, out, err = await world.boardclient(*line, "--probe", "--marker")
     assert (code, json.loads(out.splitlines()[-1])["unknown"]) == (0, 0), err
     assert await world.cards() == Counter(["card 0", "card 1"])
+
+
+async def test_an_unknown_row_is_named_as_the_ledger_resolves_it(world: World, tmp_path: Path) -> None:
+    """Its position is that among the rows of its board, and not that in a file whose rows name several."""
+    file = tmp_path / "cards.csv"
+    boards = [world.board_id, world.other[0]] * 2
+    file.write_text("name,list,board\n" + "".join(f"card {n},To Do,{board}\n" for n, board in enumerate(boards)))
+    world.service.faults.add(Losing(world, "card 3"), "cards.create")
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--settle", "0.3"]
+    code, _, err = await world.boardclient(*line)
+    assert (code, "row 5 (position 1): unknown" in err) == (3, True), err
+    job = next(part.job for part in await status(f"{file}.ledger") if part.in_doubt)
+    resolve = ["ledger", "resolve", "--ledger", f"{file}.ledger", "--job", job, "1", "--absent"]
+    assert await world.boardclient(*resolve) == (0, "position 1 has no card: the next import sends it\n", "")
+    assert (await world.boardclient(*line))[0] == 0
+    assert await world.cards() == Counter(f"card {n}" for n in range(4))
 
 
 async def test_an_import_that_is_drained(world: World, tmp_path: Path) -> None:

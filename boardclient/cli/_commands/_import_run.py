@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 STATES = ("created", "already", "failed", "unknown")
 
 
-def key_of(index: int, draft: CardDraft) -> RowKey:
-    """Return the key of a row in a journal."""
-    return index if draft.reference is None else draft.reference
-
-
 class _Rate:
     """A limiter that starts at most so many requests per second, evenly."""
 
@@ -185,11 +180,13 @@ class ImportRun:
         self._view.update(progress, stopping=self.client.stopping.is_requested)
 
     def _taken(self) -> Iterator[_rows.FileRow]:
-        """Yield the rows of the file to the run. Their results are numbered by board and account."""
-        numbers = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
-        for index, row in enumerate(cast("Iterator[_rows.FileRow]", self.rows())):  # the check has found no problem
-            self._under_way[numbers[row.place]] = row.number, key_of(index, row.draft)
-            numbers[row.place] += 1
+        """Yield the rows of the file to the run. Their results are numbered by board and account, and so are their positions."""
+        first = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
+        positions = dict.fromkeys(self.places, 0)
+        for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
+            position, reference = positions[row.place], row.draft.reference
+            self._under_way[first[row.place] + position] = row.number, position if reference is None else reference
+            positions[row.place] += 1
             yield row
 
     def _count(self, result: CardResult) -> None:
