@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import attrs
@@ -219,7 +219,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
     try:
-        with reading():
+        with signals_by_default():
             is_wanted = click.confirm(question, err=True)
     except click.Abort:  # the end of the input
         is_wanted = False
@@ -228,9 +228,9 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 @contextmanager
-def reading() -> Iterator[None]:
-    """Let signals end the process while the block reads from the user. The loop, which handles them otherwise, stands still."""
-    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in _SIGNALS]
+def signals_by_default(signals: Iterable[int] = _SIGNALS) -> Iterator[None]:
+    """Let signals have their usual effect in a block during which the loop, which handles them otherwise, stands still."""
+    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in signals]
     try:
         yield
     finally:

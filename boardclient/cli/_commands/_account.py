@@ -80,11 +80,11 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
 
 def _read_token() -> str:
     """Read a token from standard input, in UTF-8 or, as PowerShell writes files, in UTF-16."""
-    from boardclient.cli._running import reading
+    from boardclient.cli._running import signals_by_default
 
     if sys.stdin.isatty():
         note("Paste the access token, and press Enter.")
-    with reading():
+    with signals_by_default():
         line = sys.stdin.buffer.readline()
     # What follows the line feed in UTF-16 is not read.
     encoding = "utf-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
@@ -168,20 +168,19 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
         command: A program and its arguments.
     """
     from boardclient._profiles import VARIABLES
+    from boardclient.cli._running import signals_by_default
 
     found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
     environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
     ignored = signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in ignored}  # what Python ignores stays so in the program
     if os.name == "nt":  # pragma: no cover -- Windows, where what replaces a process is not waited for
         import subprocess
 
         raise click.exceptions.Exit(subprocess.call(command, env=environment))  # noqa: ASYNC221, S603 -- the user's own
     try:
-        os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
+        with signals_by_default(ignored):  # what Python ignores would stay so in the program
+            os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
     except OSError as error:
-        for number, handler in before.items():  # this process continues
-            signal.signal(number, handler)
         note(f"boardclient: error: can't run {command[0]}: {error.strerror}")
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
 
