@@ -381,5 +381,5 @@ class Engine:
         await self._probes.remove(is_patient=False)
 
     def _end_lives(self, why: str) -> None:
-        self._responses.end(why)
+        self._responses.end()
         self._lives.end(why)

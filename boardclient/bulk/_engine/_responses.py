@@ -101,7 +101,7 @@ class Responses:
             self._distrust(connection, DecodeError(f"{CREATE}: nothing proves that the response is that to its row", "", CREATE))
 
     async def prove(self, connections: list[UsedConnection], *, is_end: bool = True) -> None:
-        """Find out whether connections are in step. At the end those are not of which that can't be found out."""
+        """Find out whether connections are in step. At the end one of which nothing shows that it is not counts as in step."""
         while connections:
             connection = connections.pop()
             ids = islice(dict.fromkeys([*filter(None, [self._latest]), *sorted(self.order.card_ids)]), _MOST_QUESTIONS)
@@ -111,7 +111,7 @@ class Responses:
             elif is_end:  # all its rows are in doubt: what is read now comes over another
                 connection.distrust()
             if is_in_step is not None or is_end:
-                self._end_connection(connection, is_in_step=bool(is_in_step))
+                self._end_connection(connection, is_in_step=is_in_step is not False)
 
     def _believe(self, responses: Iterable[Response]) -> None:
         for _, row, card, _ in responses:
@@ -204,12 +204,10 @@ class Responses:
             self._owner.halt(ended_by(failure, f"the service accepts requests again at {until}"))
         return asked
 
-    def end(self, why: str) -> None:
-        """Put the rows in doubt whose responses nothing has proven."""
+    def end(self) -> None:
+        """Believe the responses that nothing has proven, unless more came over their connections."""
         for connection in self.order.connections:
-            for _, row, card, _ in self.order.prove(connection, connection.responses + 1):
-                if card is not None:
-                    self._doubt(row, BoardClientError(f"{CREATE}: {why} before the response was proven", Effect.UNKNOWN))
+            self._end_connection(connection, is_in_step=not connection.has_surplus)
 
 
 def _is_usable(card_id: str) -> bool:

@@ -23,7 +23,7 @@ from boardclient.bulk._content import FIELDS, IdSet, shown_fields
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
-from boardclient.errors import ApiError, BoardClientError, Effect, NotFoundError
+from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -373,34 +373,37 @@ class RunBoard:
     async def is_in_step(self, connection: UsedConnection, card_ids: Iterable[str]) -> bool | None:
         """Return False if a connection has more responses than requests, and None if that was not found out.
 
-        The response to the next request shows it: it is another if one was left. Each try asks for something else, so that it is
-        not that to the last one. A connection that is closed is in step if nothing was left by then.
-
-        Raises:
-            BoardClientError: an error that ends the run.
+        The response to the next request shows it: if one was left, the card of another comes, or a refusal. A service
+        may respond so to everything. Then the response to a second question is like the first, and no answer to the first one.
+        A connection that is closed is in step if nothing was left by then.
         """
         lists = [] if self.board_id is None else [operations.BOARD_LISTS.request(self.board_id)]
-        for request in chain[Request[Any]](lists, map(operations.READ_CARD.request, card_ids)):
+        asked, before = "", ""
+        for request in chain[Request[Any]](map(operations.READ_CARD.request, card_ids), lists):
             if connection.has_surplus:
                 return False
             if (is_next := connection.use_next()) is None:
                 return True
             number, options, pause = connection.responses, CallOptions(is_of_run=True), 0.0 if is_next else _BUSY_SECONDS
+            shown, kind = "", "refused"
             try:
                 value = await self._pipeline.call(request, options) if is_next else None
-                is_own = isinstance(value, list) or (value is not None and value.id == request.identifier)
+                shown = request.identifier if isinstance(value, list) else "" if value is None else value.id
+                kind = "own" if shown == request.identifier else "other"
             except BoardClientError as error:
-                if ends_run(error):
-                    raise
-                value, is_own = error, False
+                if ends_run(error):  # what the rows get says so as well, and asking again may ask the user for consent
+                    break
+                if request in lists and isinstance(error, DecodeError):  # the run has read the lists: something else has come
+                    kind, shown = "other", asked
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
             if options.connection is connection and options.response_number == number + 1:
-                if is_own:
+                if kind == "own" or (kind == before and shown != asked):
                     return True
-                if not isinstance(value, ApiError):
+                if before:
                     return False
+                asked, before = request.identifier, kind
             await asyncio.sleep(pause)
-        return False if connection.has_surplus else None
+        return False if connection.has_surplus or before == "other" else None
 
     async def _is_gone(self, card_id: str) -> bool:
         """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""

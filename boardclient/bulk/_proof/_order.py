@@ -20,8 +20,8 @@ from boardclient.models import Card
 Verdict: TypeAlias = Literal["proven", "open", "foreign"]
 """What the response to a row is: its own; perhaps another's; or another's, so that its connection is out of step."""
 
-_MOST_OPEN: Final = 32
-"""How many rows of a connection wait for a proof. With more, it is asked for one."""
+_MOST_OPEN: Final = 8
+"""How many rows of a connection wait for a proof. With more, it is asked for one. They are in doubt after a kill."""
 _MOST_CONNECTIONS: Final = 256
 """How many connections are kept, unless more are open."""
 
