@@ -33,7 +33,8 @@ from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
 from boardclient._responses import add_words, is_throttling
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
-from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
+from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
+from boardclient.credentials._credentials import GuardedProvider
 from boardclient.errors import (
     ApiError,
     AuthenticationError,

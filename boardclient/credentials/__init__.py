@@ -9,7 +9,6 @@ from boardclient.credentials._credentials import (
     Credentials,
     CredentialsIn,
     Exchange,
-    GuardedProvider,
     StaticCredentials,
 )
 
@@ -19,6 +18,5 @@ __all__ = [
     "Credentials",
     "CredentialsIn",
     "Exchange",
-    "GuardedProvider",
     "StaticCredentials",
 ]
