@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from pace_simulation import (
-    AtATime,
-    Bucket,
-    Erratic,
-    Open,
-    Outcome,
-    Part,
-    Service,
-    Shut,
-    SlidingWindow,
-    Together,
-    Window,
-)
+from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Service, Shut, SlidingWindow, Together, Window
 
 from boardclient import Pace
 

@@ -14,13 +14,7 @@ from urllib.parse import quote, quote_plus
 import attrs
 from tenacity import AsyncRetrying, retry_always, stop_after_attempt, wait_none
 
-from boardclient import (
-    AsyncSession,
-    CardDraft,
-    CredentialError,
-    Credentials,
-    StaticCredentials,
-)
+from boardclient import AsyncSession, CardDraft, CredentialError, Credentials, StaticCredentials
 from boardclient.retry import when_safe, when_status
 from boardclient.testing import BoardService, faults
 

@@ -11,10 +11,7 @@ from multidict import CIMultiDict
 
 from boardclient import _operations as ops
 from boardclient._transport._values import RawResponse
-from boardclient.errors import (
-    DecodeError,
-    Effect,
-)
+from boardclient.errors import DecodeError, Effect
 from boardclient.models import Position
 
 NOW = 1_800_000_000.0

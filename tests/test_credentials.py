@@ -7,14 +7,7 @@ import attrs
 import pytest
 from session_helpers import ANY, requests, session_of
 
-from boardclient import (
-    AuthenticationError,
-    ConsentRequired,
-    CredentialError,
-    Credentials,
-    StaticCredentials,
-    TransportError,
-)
+from boardclient import AuthenticationError, ConsentRequired, CredentialError, Credentials, StaticCredentials, TransportError
 from boardclient.credentials import Exchange
 from boardclient.errors import Effect
 from boardclient.testing import BoardService, faults

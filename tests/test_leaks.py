@@ -13,12 +13,7 @@ import pytest
 from leak_scenes import CORES, KEY, KINDS, SECRET, TOKEN, Scene
 from virtual_loop import Clock
 
-from boardclient import (
-    BoardClientError,
-    CardDraft,
-    Credentials,
-    StaticCredentials,
-)
+from boardclient import BoardClientError, CardDraft, Credentials, StaticCredentials
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
 

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual, waiting_provider
 
-from boardclient import (
-    ConsentRequired,
-    Credentials,
-    MemoryTokenStore,
-    StoredToken,
-    Token,
-)
+from boardclient import ConsentRequired, Credentials, MemoryTokenStore, StoredToken, Token
 
 
 class CountingStore(MemoryTokenStore):

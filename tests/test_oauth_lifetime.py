@@ -12,11 +12,7 @@ from typing import Any
 import pytest
 from oauth_helpers import Application, FakeSession, provider_of, token_response, virtual
 
-from boardclient import (
-    Credentials,
-    SessionClosedError,
-    Token,
-)
+from boardclient import Credentials, SessionClosedError, Token
 
 # --- early renewal
 

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 from oauth_helpers import OPTIONS, SECRETS, Application
 
-from boardclient import (
-    MemoryTokenStore,
-    OAuthCredentials,
-    StoredToken,
-    Token,
-)
+from boardclient import MemoryTokenStore, OAuthCredentials, StoredToken, Token
 from boardclient.testing import assert_no_secrets
 
 # --- options

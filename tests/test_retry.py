@@ -10,13 +10,7 @@ import pytest
 from retry_helpers import Naps, Script, call, failure, retrying, state_of
 from tenacity import AsyncRetrying, stop_after_attempt, wait_fixed
 
-from boardclient.errors import (
-    ApiError,
-    BoardClientError,
-    RateLimitError,
-    ServerError,
-    TransportError,
-)
+from boardclient.errors import ApiError, BoardClientError, RateLimitError, ServerError, TransportError
 from boardclient.retry import Policy, budget, default, wait_retry_after, when_safe, when_status
 
 # --- what is repeated

@@ -16,13 +16,7 @@ from retry_helpers import Naps, Script, call, driven, failure, outcomes_of, retr
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_fixed, wait_none
 from tenacity.asyncio import retry as async_retry
 
-from boardclient.errors import (
-    ApiError,
-    BoardClientError,
-    Effect,
-    NotFoundError,
-    RateLimitError,
-)
+from boardclient.errors import ApiError, BoardClientError, Effect, NotFoundError, RateLimitError
 from boardclient.retry import Policy, budget, wait_retry_after, when_safe, when_status
 
 # --- any policy behaves as tenacity says

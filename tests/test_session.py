@@ -16,14 +16,7 @@ from session_helpers import ANY, BOARD, TOKEN, counted, requests, session_of
 from yarl import URL
 
 import boardclient.retry
-from boardclient import (
-    AsyncSession,
-    Effect,
-    NotFoundError,
-    ServerError,
-    SessionClosedError,
-    StaticCredentials,
-)
+from boardclient import AsyncSession, Effect, NotFoundError, ServerError, SessionClosedError, StaticCredentials
 from boardclient.events import RequestSent, ResponseReceived, RetryScheduled
 from boardclient.models import Board, check_identifier
 

@@ -18,15 +18,7 @@ import attrs
 
 from boardclient import _operations as operations
 from boardclient import retry as _retry
-from boardclient._activities import (
-    INSTALLED,
-    PARENT,
-    Activity,
-    Observers,
-    followers,
-    is_info_logged,
-    new_call_id,
-)
+from boardclient._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
 from boardclient._guards import GuardedLimiter
 from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions

@@ -8,16 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from boardclient import (
-    ApiError,
-    AsyncSession,
-    BoardClientError,
-    BulkProgress,
-    BulkRun,
-    Card,
-    CardDraft,
-    StaticCredentials,
-)
+from boardclient import ApiError, AsyncSession, BoardClientError, BulkProgress, BulkRun, Card, CardDraft, StaticCredentials
 from boardclient._transport._values import RawResponse
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from bulk_helpers import Moments, World
 
-from boardclient import (
-    AsyncSession,
-)
+from boardclient import AsyncSession
 from boardclient.testing import BoardService
 
 

@@ -6,15 +6,7 @@ from typing import Any
 import pytest
 from bulk_service import Service, drafts, let_run
 
-from boardclient import (
-    AsyncSession,
-    BadRequestError,
-    BulkProgress,
-    BulkRun,
-    DecodeError,
-    Effect,
-    TransportError,
-)
+from boardclient import AsyncSession, BadRequestError, BulkProgress, BulkRun, DecodeError, Effect, TransportError
 from boardclient.testing import BoardService, faults
 
 

@@ -11,13 +11,7 @@ import pytest
 from bulk_helpers import LOST, Memory, World, kept, names
 from bulk_service import Service, let_run
 
-from boardclient import (
-    AuthenticationError,
-    CardDraft,
-    Effect,
-    SessionClosedError,
-    TransportError,
-)
+from boardclient import AuthenticationError, CardDraft, Effect, SessionClosedError, TransportError
 from boardclient.testing import faults
 
 

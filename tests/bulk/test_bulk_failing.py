@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from bulk_service import Service, drafts
 
-from boardclient import (
-    AsyncSession,
-    AuthenticationError,
-    BulkProgress,
-    CardDraft,
-)
+from boardclient import AsyncSession, AuthenticationError, BulkProgress, CardDraft
 
 
 async def test_input_that_swallows_its_end_sends_nothing_more() -> None:

@@ -10,16 +10,7 @@ import pytest
 from bulk_service import Closing, Service, drafts, let_run
 from virtual_loop import virtually
 
-from boardclient import (
-    AsyncSession,
-    BulkProgress,
-    Card,
-    CardDraft,
-    Effect,
-    RateLimitError,
-    TransportError,
-    retry,
-)
+from boardclient import AsyncSession, BulkProgress, Card, CardDraft, Effect, RateLimitError, TransportError, retry
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, kept
 
-from boardclient import (
-    BulkProgress,
-)
+from boardclient import BulkProgress
 from boardclient.testing import faults
 
 

@@ -5,12 +5,7 @@ from typing import Any
 import pytest
 from bulk_helpers import Memory, Moments, World
 
-from boardclient import (
-    BadRequestError,
-    BoardClientError,
-    CardDraft,
-    RateLimitError,
-)
+from boardclient import BadRequestError, BoardClientError, CardDraft, RateLimitError
 
 
 async def test_markers_stand_in_the_description(world: World) -> None:

@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, names
 
-from boardclient import (
-    CardDraft,
-    JournalError,
-)
+from boardclient import CardDraft, JournalError
 
 
 async def test_a_cancelled_run_gives_its_journal_back(world: World) -> None:

@@ -10,13 +10,7 @@ import attrs
 import pytest
 from bulk_helpers import World, kept, names
 
-from boardclient import (
-    BoardClientError,
-    Card,
-    Effect,
-    JournalError,
-    StaticCredentials,
-)
+from boardclient import BoardClientError, Card, Effect, JournalError, StaticCredentials
 from boardclient.testing import BoardService, faults
 
 

@@ -11,17 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from boardclient import (
-    AsyncSession,
-    Board,
-    BoardClientError,
-    BoardList,
-    Card,
-    DecodeError,
-    Member,
-    Response,
-    StaticCredentials,
-)
+from boardclient import AsyncSession, Board, BoardClientError, BoardList, Card, DecodeError, Member, Response, StaticCredentials
 
 Call = Callable[..., Any]
 CALLS: list[tuple[str, bool, Callable[[AsyncSession, Mapping[str, Any]], Any]]] = [

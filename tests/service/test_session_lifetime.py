@@ -15,14 +15,7 @@ import pytest
 from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 from virtual_loop import Clock
 
-from boardclient import (
-    AsyncSession,
-    Credentials,
-    Effect,
-    NotFoundError,
-    SessionClosedError,
-    StaticCredentials,
-)
+from boardclient import AsyncSession, Credentials, Effect, NotFoundError, SessionClosedError, StaticCredentials
 from boardclient.testing import BoardService
 
 

@@ -15,15 +15,7 @@ import aiohttp
 import pytest
 from virtual_loop import Clock
 
-from boardclient import (
-    ApiError,
-    DeadlineError,
-    Effect,
-    RateLimitError,
-    StaticCredentials,
-    TransportError,
-    retry,
-)
+from boardclient import ApiError, DeadlineError, Effect, RateLimitError, StaticCredentials, TransportError, retry
 from boardclient.testing import BoardService, faults
 from boardclient.testing.faults import Stage
 

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 from virtual_loop import Clock
 
-from boardclient import (
-    ConsentRequired,
-    EncryptedTokenStore,
-    FileTokenStore,
-    MemoryTokenStore,
-    Token,
-    TokenStore,
-)
+from boardclient import ConsentRequired, EncryptedTokenStore, FileTokenStore, MemoryTokenStore, Token, TokenStore
 from boardclient.testing import BoardService, TokenStoreSuite, assert_no_secrets
 
 SECRET = "canary-token-7"

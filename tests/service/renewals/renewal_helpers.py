@@ -7,14 +7,7 @@ from typing import Any
 
 from virtual_loop import Clock
 
-from boardclient import (
-    AuthorizationRequest,
-    LeaseRecord,
-    MemoryTokenStore,
-    OAuthCredentials,
-    StoredToken,
-    Token,
-)
+from boardclient import AuthorizationRequest, LeaseRecord, MemoryTokenStore, OAuthCredentials, StoredToken, Token
 from boardclient.testing import BoardService
 
 

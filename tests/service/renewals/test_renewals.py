@@ -8,10 +8,7 @@ import pytest
 from fault_helpers import Held
 from renewal_helpers import Consent, exchanges, refusals
 
-from boardclient import (
-    AuthorizationRequest,
-    PermissionDeniedError,
-)
+from boardclient import AuthorizationRequest, PermissionDeniedError
 from boardclient.testing import BoardService, faults
 
 

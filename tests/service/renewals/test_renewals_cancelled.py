@@ -9,10 +9,7 @@ import pytest
 from renewal_helpers import Consent, SteppingStore, _steps, exchanges, tasks_left
 from waiting import until
 
-from boardclient import (
-    AuthorizationRequest,
-    SessionClosedError,
-)
+from boardclient import AuthorizationRequest, SessionClosedError
 from boardclient.testing import BoardService
 
 # --- cancellation

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 from renewal_helpers import Consent, exchanges, is_sent, refusals
 
-from boardclient import (
-    AuthorizationRequest,
-    CardDraft,
-    CredentialError,
-    LeaseRecord,
-    MemoryTokenStore,
-    OAuthCredentials,
-)
+from boardclient import AuthorizationRequest, CardDraft, CredentialError, LeaseRecord, MemoryTokenStore, OAuthCredentials
 from boardclient.events import RequestSent
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
