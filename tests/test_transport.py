@@ -117,13 +117,6 @@ def _opened(pool: Pool) -> aiohttp.ClientSession:
     return http
 
 
-def _received(body: bytes) -> aiohttp.StreamReader:
-    content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
-    content.feed_data(body)
-    content.feed_eof()
-    return content
-
-
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
     pool = Pool(transport_settings())

@@ -32,11 +32,6 @@ class Server:
             writer.write(OK)
 
 
-async def until_waiting(pool: Pool, requests: int) -> None:
-    while pool.connections[2] < requests:
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_callers_that_make_call_after_call_share_connections(open_pool: Any, raw_server: Any, limit: int) -> None:
     """None of them keeps a connection to itself while others wait."""
