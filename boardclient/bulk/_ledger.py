@@ -96,8 +96,8 @@ class Ledger:
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Record that rows were not sent."""
 
-    def note_shown(self, cards: Iterable[Card]) -> None:
-        """Note which fields responses show of cards."""
+    def record_shown(self, cards: Iterable[Card]) -> None:
+        """Record which fields responses show of cards."""
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""

@@ -117,7 +117,7 @@ class _Calls(Generic[T, R]):
             result = await _call_at_pace(self._function, index, item, self._workers.pace)
             self._ended += 1
             if self._finds_pace and is_throttling(result.error):
-                self._workers.note_refusal(self._ended, result.error)
+                self._workers.record_refusal(self._ended, result.error)
             await self.results.put(result)
 
     def _end(self, task: asyncio.Task[None]) -> None:

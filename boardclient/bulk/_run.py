@@ -42,7 +42,7 @@ class _QuietWaits:
         self._timer: asyncio.TimerHandle | None = None
         self._progress: BulkProgress | None = None
 
-    def note(self, progress: BulkProgress) -> None:
+    def on_progress(self, progress: BulkProgress) -> None:
         """Note that the run waits, or that it does not."""
         self._progress = progress
         if progress.waiting_for is None and progress.phase != "waiting":
@@ -92,7 +92,7 @@ class BulkRun:
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
         self._quiet_waits = _QuietWaits()
         if not listeners:
-            self._tally.watch = self._quiet_waits.note
+            self._tally.watch = self._quiet_waits.on_progress
         self._stage: Literal["new", "open", "left"] = "new"
         self._is_stopped = False
         self._engine: Engine | None = None

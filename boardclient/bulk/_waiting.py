@@ -67,7 +67,7 @@ class Hold:
         self.is_due = False
         """Whether the next request may be tried."""
         self.is_disturbed = True
-        """Whether `note_success` must be called after the next success."""
+        """Whether `record_success` must be called after the next success."""
         self.accepted_at = -math.inf
         """When the service last accepted a request after it had refused or failed another, on the loop's clock."""
         self._changed = changed
@@ -84,18 +84,18 @@ class Hold:
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
 
-    def note_success(self) -> None:
-        """Note that a request was accepted, and end the hold."""
+    def record_success(self) -> None:
+        """Record that a request was accepted, and end the hold."""
         self.accepted_at = self._loop.time()
-        self._note_contact(is_disturbed=False)
+        self._record_contact(is_disturbed=False)
 
-    def _note_contact(self, *, is_disturbed: bool) -> None:
+    def _record_contact(self, *, is_disturbed: bool) -> None:
         self._has_contact, self.is_disturbed = True, is_disturbed
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self.end()
 
-    def note_failure(self, error: BoardClientError, *, is_read: bool = False) -> bool:
-        """Note a failure. Return False if waiting does not help, or was tried for too long.
+    def record_failure(self, error: BoardClientError, *, is_read: bool = False) -> bool:
+        """Record a failure. Return False if waiting does not help, or was tried for too long.
 
         A request that was not sent begins a hold at once, and so does the failure of a read. Others do after five of them.
         """
@@ -106,7 +106,7 @@ class Hold:
             self._begin("consent")
             return True
         if is_throttling(error):
-            self._note_contact(is_disturbed=True)
+            self._record_contact(is_disturbed=True)
             return True
         self._failures += 1
         if error.effect is not Effect.NOT_SENT and self._failures < _SERIES and not is_read:
@@ -242,8 +242,8 @@ class Workers:
                 self._best_rate, self._needed = rate, min(self._most, 2 * self._needed)
         return self._needed
 
-    def note_refusal(self, sent: int, refusal: BoardClientError) -> None:
-        """Note a 429 after so many requests. From now on there is a pace, unless the session has one."""
+    def record_refusal(self, sent: int, refusal: BoardClientError) -> None:
+        """Record a 429 after so many requests. From now on there is a pace, unless the session has one."""
         if self.pace is None and self._session_pace is None:
             self.pace = Pace.after_refusal(
                 self._most,

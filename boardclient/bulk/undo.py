@@ -102,9 +102,9 @@ class Undo:
                 async for result in results:
                     if result.error is not None:
                         raise result.error
-                    self._note_read(result.item, result.value, is_listed=result.item in unclear)
+                    self._record_read(result.item, result.value, is_listed=result.item in unclear)
 
-    def _note_read(self, card_id: str, card: Card | None, *, is_listed: bool) -> None:
+    def _record_read(self, card_id: str, card: Card | None, *, is_listed: bool) -> None:
         """Note what the plan does with a card that was read by itself, since the listing does not suffice."""
         if card is None and not is_listed:
             self._add(self.gone, card_id)

@@ -38,9 +38,9 @@ class Engine:
         self.results = Results()
         self._source, self._options, self._ledger, self._tally = source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
-        self._hold = Hold(pipeline.timeout, self.note_change, waits_for_consent=options.waits_for_consent)
+        self._hold = Hold(pipeline.timeout, self.on_change, waits_for_consent=options.waits_for_consent)
         self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
-        self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._note_wait)
+        self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._on_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
         self._probes = self._reconciler.probes
         tally.probes = self._probes.cards_left
@@ -85,7 +85,7 @@ class Engine:
             self._begin_phase("creating")
         self._turns.slots.wanted += self._options.workers
         self._conductor = asyncio.create_task(self._conduct(), name="boardclient bulk run", context=context)
-        self._conductor.add_done_callback(self._note_task_end)
+        self._conductor.add_done_callback(self._on_task_end)
         self._conductor.add_done_callback(lambda conductor: self.results.close())
         return self._conductor
 
@@ -163,7 +163,7 @@ class Engine:
         self._sender.set_most()
         self.notify()
 
-    def _note_wait(self, seconds: float | None) -> None:
+    def _on_wait(self, seconds: float | None) -> None:
         """Note that the board is read again after so many seconds, or now."""
         if seconds is None:
             self._begin_phase("reading the board")
@@ -174,7 +174,7 @@ class Engine:
         if (error := self._tally.notify(self.snapshot)) is not None:
             self.halt(error)
 
-    def note_change(self) -> None:
+    def on_change(self) -> None:
         """Note that rows may be sent that had to wait, or that the run waits for something else."""
         if self.snapshot.waiting_for != self._tally.announced:
             self.notify()
@@ -202,10 +202,10 @@ class Engine:
 
     def start(self, body: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(body)
-        task.add_done_callback(self._note_task_end)
+        task.add_done_callback(self._on_task_end)
         self._tasks.append(task)
 
-    def _note_task_end(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         """End the run if something that the application supplies has ended a task."""
         if task.cancelled():
             if not self.is_halted:

@@ -60,7 +60,7 @@ class Owner(Protocol):
     def notify(self) -> None:
         """Notify the listeners."""
 
-    def note_change(self) -> None:
+    def on_change(self) -> None:
         """Note that rows may be sent that had to wait, or that the run waits for something else."""
 
 
@@ -274,7 +274,7 @@ class Lives:
         """Let a row be sent again after its pause."""
         del self.places.paused[row]
         self.places.queue_first(row)
-        self._owner.note_change()
+        self._owner.on_change()
 
     def admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""

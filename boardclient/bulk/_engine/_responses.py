@@ -42,8 +42,8 @@ class Responses:
         self._latest = ""
         """The last card that was created."""
 
-    def note_created(self, row: Row, card: Card, options: CallOptions) -> None:
-        """Note the response to a row's request, and the attempts before, if there were any."""
+    def record_created(self, row: Row, card: Card, options: CallOptions) -> None:
+        """Record the response to a row's request, and the attempts before, if there were any."""
         attempts, connection = options.history, options.connection
         if attempts:
             self._tally.add_attempts(attempts)
@@ -62,12 +62,12 @@ class Responses:
             error = DecodeError(f"{CREATE}: {why}", "id", CREATE)
             if connection is not None and (verdict == "foreign" or (verdict == "open" and self._was_named(card.id))):
                 self._distrust(connection, error)
-            self.note_failure(row, error, options)
+            self.record_failure(row, error, options)
         elif connection is None:
             self._confirm(row, card)
         elif verdict == "open":
             if self._hold.is_disturbed:
-                self._note_accepted(row)  # whichever request was accepted
+                self._record_acceptance(row)  # whichever request was accepted
             self._keep(Response(options.response_number, row, card), connection)
         else:
             self._believe(self.order.prove(connection, options.response_number))
@@ -121,7 +121,7 @@ class Responses:
             if self._is_another_s(row, card.id, is_proven=True):
                 row.named = card.id
                 why = f"{CREATE}: the response names a card which is another row's or an older one"
-                self.note_failure(row, DecodeError(why, "id", CREATE))
+                self.record_failure(row, DecodeError(why, "id", CREATE))
             else:
                 self._confirm(row, card)
 
@@ -142,28 +142,27 @@ class Responses:
 
     def _confirm(self, row: Row, card: Card) -> None:
         if self._hold.is_disturbed or self._refused:
-            self._note_accepted(row)
+            self._record_acceptance(row)
         if self._reads_board:
-            self._reconciler.note_created(row, card.id)
+            self._reconciler.record_created(row, card.id)
         self._latest = card.id
         self._lives.happen(row, "created", card)
 
-    def _note_accepted(self, row: Row) -> None:
-        """Note that a request was accepted, and whose fault the refusals before it were."""
+    def _record_acceptance(self, row: Row) -> None:
+        """Record that a request was accepted, and whose fault the refusals before it were."""
         was_outage = self._hold.reason is not None
         if was_outage and not self._hold.lets_through():
             return  # it was sent before the outage, and says nothing about its end
-        self._hold.note_success()
+        self._hold.record_success()
         while self._refused and (was_outage or (self._refused[0].sent_as < row.sent_as and not self._refused[0].is_unproven)):
             self._lives.happen(self._refused.popleft(), "outage is over" if was_outage else "accepted another")
 
-    def note_failure(self, row: Row, failure: BoardClientError, options: CallOptions | None = None) -> None:
-        """Note the failure of a row's request."""
+    def record_failure(self, row: Row, failure: BoardClientError, options: CallOptions | None = None) -> None:
         self._tally.add_attempts(failure.attempts)
         event = event_of(failure, row.sends + 1, row.refusals + 1)
         if failure.effect is Effect.DONE and self._reads_board:
-            self._note_accepted(row)  # what the service has made is on the board
-        elif event != "given back" and not self._hold.note_failure(failure):
+            self._record_acceptance(row)  # what the service has made is on the board
+        elif event != "given back" and not self._hold.record_failure(failure):
             self._owner.halt(failure if self._hold.reason is None else ended_by(failure, "nothing was accepted for too long"))
         pause: float | None = 0.0
         if event == "put off":
@@ -187,12 +186,12 @@ class Responses:
             row.is_unproven = event.startswith("refused")
             response = Response(options.response_number, row, None, matters=event != "put off")
             self._keep(response, options.connection)
-        self._owner.note_change()
+        self._owner.on_change()
 
     def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
         """Return the pause before a row is sent again that is put off, None if it has waited too long."""
         if is_throttling(failure):
-            self._turns.note_refusal(self._tally.requests, failure)
+            self._turns.record_refusal(self._tally.requests, failure)
             self._asked_pause(failure)
         return 0.0 if self._owner.is_halted else pause_before(row, failure, self._hold)
 

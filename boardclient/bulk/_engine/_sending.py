@@ -148,9 +148,9 @@ class Sender:
                 self.busy -= 1
                 self._responses.order.sending.discard(row)
             if failure is None:
-                self._responses.note_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
+                self._responses.record_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
             else:
-                self._responses.note_failure(row, failure, options)
+                self._responses.record_failure(row, failure, options)
                 failure = None  # its traceback holds this frame
             if self._responses.to_prove:
                 await self._prove_some()

@@ -131,10 +131,10 @@ class JournalLedger(DurableLedger):
         """Record the result of a row, without waiting, and which fields the response shows."""
         super().add_outcome(row, state, card, error)
         if card is not None and self._unshown:
-            self.note_shown((card,))
+            self.record_shown((card,))
 
-    def note_shown(self, cards: Iterable[Card]) -> None:
-        """Note which fields responses show of cards. What a card does not show later was removed."""
+    def record_shown(self, cards: Iterable[Card]) -> None:
+        """Record which fields responses show of cards. What a card does not show later was removed."""
         if self._unshown and (fields := self._unshown & shown_fields(cards)):
             self._unshown -= fields
             self._submit(self._file.record_shown, fields)

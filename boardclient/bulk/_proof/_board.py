@@ -218,7 +218,7 @@ class RunBoard:
         ids: list[str] = []
         lists = self._listed_before = Counter[str]()
         for cards in slices:
-            self._ledger.note_shown(cards)
+            self._ledger.record_shown(cards)
             for card in cards:
                 ids.append(card.id)
                 if card.list_id is not None:
@@ -277,7 +277,7 @@ class RunBoard:
         async def take(slices: Iterator[list[Card]]) -> Listing:
             listing = Listing(self._baseline, confirmed, samples, is_recycled, self.probes)
             for cards in slices:
-                self._ledger.note_shown(cards)
+                self._ledger.record_shown(cards)
                 for card in cards:
                     listing.add(card)
                 await asyncio.sleep(0)  # a large board lets other tasks run
@@ -307,12 +307,12 @@ class RunBoard:
                 # For others the hold makes it wait.
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
                 is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
-                if not self._hold.note_failure(error, is_read=True) or is_late:
+                if not self._hold.record_failure(error, is_read=True) or is_late:
                     if number > 1:
                         error.add_note(f"the board was read {number} times in {clock() - began:.1f} s")
                     raise
             else:
-                self._hold.note_success()
+                self._hold.record_success()
                 return value
             finally:
                 self._hold.release()

@@ -86,20 +86,20 @@ class Reconciler:
         self.unaccounted: dict[str, int] = {}
         """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
 
-    def note_created(self, row: Row, card_id: str) -> None:
-        """Note that the card of a row was created just now."""
+    def record_created(self, row: Row, card_id: str) -> None:
+        """Record that the card of a row was created just now."""
         self._board.created_at = asyncio.get_running_loop().time()
         self.has_grown = True
         if not row.is_probe:
             self.record_known(row, card_id)
 
     def record_probe(self, probe: Row, card: Card | None) -> None:
-        """Note that a probe was sent. `card` is None if its response did not come."""
+        """Record that a probe was sent. `card` is None if its response did not come."""
         self.has_grown = True
         self.probes.record_sent(probe, card)
 
     def record_known(self, row: Row, card_id: str) -> None:
-        """Note the card of a row, which an earlier run may have created."""
+        """Record the card of a row, which an earlier run may have created."""
         if self.markers.are_secret:
             self.markers.of(row)
         self._samples.add(card_id, row)
