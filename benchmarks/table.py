@@ -55,8 +55,8 @@ _GETTING = _columns("get")
 _READING = [Column("one card" if not size else f"{size:,}", Case("read", size)) for size in (0, 1, 100, 1_000, 10_000)]
 _STARTS = {
     "python": ["-c", "pass"],
-    "boardclient --version": ["-m", "boardclient", "--version"],
-    "boardclient --help": ["-m", "boardclient", "--help"],
+    "`boardclient --version`": ["-m", "boardclient", "--version"],
+    "`boardclient --help`": ["-m", "boardclient", "--help"],
     "its libraries": ["-c", "import aiohttp, attrs, httptools, msgspec, cattrs, tenacity.asyncio"],
     "boardclient.AsyncSession": ["-c", "import boardclient; boardclient.AsyncSession"],
 }

@@ -31,11 +31,15 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_favicon = "static/icon.svg"
 notfound_urls_prefix = "/"
+notfound_context = {
+    "title": "Page not found",
+    "body": '<h1>Page not found</h1><p>Go to the <a href="/">first page</a>, or <a href="/search.html">search</a>.</p>',
+}
 copybutton_exclude = ".linenos, .gp, .go"
 html_show_sphinx = False
 html_copy_source = False
 pygments_dark_style = "github-dark"
-smartquotes = False  # messages and options are shown as they are
+smartquotes_action = "D"  # quotes in messages stay as they are
 
 # Inventories are kept in the tree, so that building needs no network: they tell where a name of another library is documented.
 intersphinx_mapping = {
@@ -76,7 +80,7 @@ _JSON_IN_FULL = re.compile(
 )
 _HIDDEN = re.compile(r"\bextra_\w+: .*? = None(, )?")
 _PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
-_OPTIONS = re.compile(r"(\*\*options): Unpack\[\w+\]")
+_OPTIONS = re.compile(r"(\*\*options): [^[]*Unpack\[[^]]*\]")
 _MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
@@ -125,7 +129,7 @@ def _from_markdown(app: Any, what: str, name: str, obj: object, options: object,
 
     lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
     if what in ("attribute", "data", "property"):
-        lines.insert(0, "")  # napoleon takes what is before a colon in the first line for a type
+        lines.insert(0, "\\")  # nothing; napoleon takes what is before a colon in the first line for a type
 
 
 def _linked(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
