@@ -178,9 +178,9 @@ class Connector(aiohttp.TCPConnector):
         super()._release(key, protocol, should_close=should_close)
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
-        """Keep a connection for the next request if its peer keeps it too."""
+        """Keep a connection for the next request. `take` sees whether it can be used by then."""
         # The short way needs what the long one would set up: a timer that closes idle connections, started by the first release.
-        if self._closed or self._cleanup_handle is None or protocol.should_close:
+        if self._closed or self._cleanup_handle is None:
             self._release(key, protocol)
         else:  # what `_release` does then
             cast("Protocol", protocol).awaits_response = False
@@ -197,7 +197,7 @@ _USED: Final = {
     "TCPConnector": ("_acquired", "_cleanup_handle", "_closed", "_conns", "_factory", "_loop", "_release", "_release_waiter"),
     "ResponseHandler": (
         *("_buffer", "_parser", "_payload", "_should_close", "_tail"),
-        *("abort", "connection_lost", "data_received", "set_exception", "should_close"),
+        *("abort", "connection_lost", "data_received", "set_exception"),
     ),
 }
 """What is used of aiohttp's classes, most of it beyond its documentation. `tests/service` shows that it works as it is used."""

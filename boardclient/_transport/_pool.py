@@ -84,13 +84,12 @@ class Pool:
         if self._made_by is not SESSION_CLASS["__init__"]:
             self._open()
         # Direct if neither the session nor an instrument that was installed meanwhile, nor the request itself, needs
-        # `ClientSession`.
-        direct, plan = self._direct, None
-        # As `is_wrapped`, without calling a function for each request.
+        # `ClientSession`. The condition is `is_wrapped`, without calling a function for each request.
+        direct = self._direct
         if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
             plan = direct.plan(method, url, body, content_type, headers)
-        if direct is not None and plan is not None:
-            return direct.round_trip(plan[0], plan[1], progress)
+            if plan is not None:
+                return direct.round_trip(plan[0], plan[1], progress)
         general = self._unproxied if self._unproxied is not None and url.startswith("http:") else self._general
         return cast("ClientSessionTransport", general).round_trip(method, url, body, progress, content_type, headers)
 

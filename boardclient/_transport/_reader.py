@@ -173,7 +173,7 @@ class ResponseReader(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._quiet = 0
-        self._fields.append((name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")))
+        self._fields.append((name.decode(), value.decode("utf-8", "surrogateescape")))
         if len(name) + len(value) > FIELD_BYTES or len(self._fields) > MOST_FIELDS:
             raise _RefusedError
 
