@@ -449,6 +449,11 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
+def words_of(failure: TransportFailure, host: str) -> str:
+    is_unreachable = failure.phase == "connect" and not failure.is_closed
+    return f"no connection to {host}: {failure.why}" if is_unreachable else f"{failure.why} ({host})"
+
+
 def outcome_of(request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str) -> T | BoardClientError:
     """Return the outcome of an unsuccessful response, or of a request that got no response: nearly always an error.
 
@@ -464,7 +469,7 @@ def outcome_of(request: Request[T], response: TransportResult, earlier: Effect, 
     """
     error: BoardClientError
     if isinstance(response, TransportFailure):
-        words = f"{request.line}: {response.words(host)}"
+        words = f"{request.line}: {words_of(response, host)}"
         if response.is_closed:
             error = SessionClosedError(words, response.effect)
         else:

@@ -16,6 +16,7 @@ from session_helpers import transport_settings
 from yarl import URL
 
 from boardclient import Effect
+from boardclient._operations import words_of
 from boardclient._transport._outcomes import failure_of
 from boardclient._transport._pool import Pool
 
@@ -106,7 +107,7 @@ def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
 )
 def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -> None:
     """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
-    assert failure_of(error, "connect").words("board.example") == f"no connection to board.example: {words}"
+    assert words_of(failure_of(error, "connect"), "board.example") == f"no connection to board.example: {words}"
     assert failure_of(wrapped(error), "receive").why == words
 
 

@@ -13,6 +13,7 @@ import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._fifo import FifoSemaphore
+from boardclient._operations import words_of
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of, status_of
 from boardclient._transport._addresses import check_proxy, check_root, check_url, host_of
@@ -175,7 +176,7 @@ class SessionExchange:
             _end_form(activity, outcome, context.http_version)
             if isinstance(outcome, RawResponse):
                 return response_of(outcome, "POST")
-            why = f"the form got no response: {outcome.words(host_of(target))}"
+            why = f"the form got no response: {words_of(outcome, host_of(target))}"
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
             raised.__traceback__ = None  # its frames hold the form, and observers run before it is handled
@@ -241,5 +242,5 @@ def _end_form(activity: Activity, outcome: TransportResult, http_version: tuple[
         activity.http_version = http_version
         activity.why = "success" if outcome.status in SUCCESSES else f"status {outcome.status}"
     else:
-        activity.effect, activity.why = outcome.effect, outcome.words(host_of(activity.root))
+        activity.effect, activity.why = outcome.effect, words_of(outcome, host_of(activity.root))
     activity.end()

@@ -210,9 +210,5 @@ class TransportFailure:
     is_closed: bool = False
     """Whether the session that the application lent is closed, so that every further request fails."""
 
-    def words(self, host: str) -> str:
-        is_unreachable = self.phase == "connect" and not self.is_closed
-        return f"no connection to {host}: {self.why}" if is_unreachable else f"{self.why} ({host})"
-
 
 TransportResult: TypeAlias = RawResponse | TransportFailure
