@@ -309,3 +309,10 @@ def test_no_bytes_make_it_fail(raw: bytes, form: str) -> None:
         assert re.search("is a workbook|is not text in UTF", str(error))  # noqa: PT017 -- whether it is one is drawn
     else:
         assert all(isinstance(item, FileRow | Problem) for item in rows)
+
+
+def test_a_line_names_each_row_once() -> None:
+    """However many of its cells have the same mistake."""
+    problems = [Problem(number, None, "is wrong") for number in (2, 2, 3, 3)]
+    assert problem_lines(problems) == ["rows 2, 3: is wrong"]
+    assert problem_lines(problems[:2]) == ["row 2: is wrong"]

@@ -50,9 +50,10 @@ def problem_lines(problems: Iterable[Problem]) -> list[str]:
         kinds.setdefault((problem.column, problem.message), []).append(problem)
     lines = []
     for (column, message), some in kinds.items():
-        numbers = ", ".join(str(problem.number) for problem in some[:_ROWS_NAMED])
-        more = f" and {len(some) - _ROWS_NAMED:,} more" if len(some) > _ROWS_NAMED else ""
-        place = f"row{'s' * (len(some) > 1)} {numbers}{more}{'' if column is None else f', column {column}'}"
+        numbers = [*dict.fromkeys(str(problem.number) for problem in some)]
+        more = f" and {len(numbers) - _ROWS_NAMED:,} more" if len(numbers) > _ROWS_NAMED else ""
+        rows = f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:_ROWS_NAMED])}{more}"
+        place = f"{rows}{'' if column is None else f', column {column}'}"
         shown = "" if some[0].shown is None else f"{some[0].shown}{' and others' if len(some) > 1 else ''}: "
         lines.append(f"{place}: {shown}{message}")
     return [*lines[:LINES], *([f"and {len(lines) - LINES:,} more kinds of mistakes"] if len(lines) > LINES else [])]
