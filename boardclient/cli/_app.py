@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import click
 
 from boardclient import __version__
-from boardclient.cli._output import has_color, note, show, show_error, whole
+from boardclient.cli._output import note, show, show_error, whole
 
 _Work = TypeVar("_Work", bound=Callable[..., Awaitable[Mapping[str, Any] | None]])
 
@@ -409,7 +409,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
             setattr(sys, name, whole(stream))
     code: Any = 1
     try:
-        code = app.main(argv, prog_name="boardclient", color=has_color(), standalone_mode=False) or 0
+        code = app.main(argv, prog_name="boardclient", standalone_mode=False) or 0
     except click.ClickException as error:
         show_error(error)
         code = error.exit_code

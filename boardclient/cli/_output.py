@@ -109,7 +109,7 @@ def first_lines(kind: str, texts: Sequence[str]) -> list[str]:
     return [*(f"{kind}: {text}" for text in texts[:LINES]), *more]
 
 
-def has_color() -> bool | None:
+def _has_color() -> bool | None:
     """Return False if colours are not wanted, otherwise None, with which click colours on terminals only.
 
     They are not wanted if `NO_COLOR` is set (https://no-color.org), and can't be shown if `TERM` is "dumb".
@@ -123,7 +123,7 @@ def out(text: str, *, bold: bool = False) -> None:
     Raises:
         OSError: the output is full or closed.
     """
-    click.secho(escape(text), file=sys.stdout, bold=bold)
+    click.secho(escape(text), file=sys.stdout, bold=bold, color=_has_color())
 
 
 def out_columns(*cells: str) -> None:
@@ -150,13 +150,13 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
     with console.capture() as drawn:
         console.print(table)
     for line in drawn.get().splitlines():
-        click.echo(line.rstrip(), file=sys.stdout)
+        click.echo(line.rstrip(), file=sys.stdout, color=_has_color())
 
 
 def note(text: str, *, fg: str | None = None) -> None:
     """Print a line on standard error, escaped. Errors in writing it are ignored."""
     try:
-        click.secho(escape(text), file=sys.stderr, fg=fg)
+        click.secho(escape(text), file=sys.stderr, fg=fg, color=_has_color())
     except OSError:
         return
 

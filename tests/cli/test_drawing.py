@@ -141,3 +141,15 @@ def test_a_record_is_drawn_on_a_terminal_and_has_tabs_in_a_pipe(cli, on_a_termin
 def test_colours_are_left_out_where_they_are_not_wanted(on_a_terminal: Draw, variables, is_colored: bool) -> None:
     text = on_a_terminal("whoami", **{"TERM": "xterm", **variables})
     assert ("\x1b[" in text) is is_colored
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1", "TERM": "xterm"}, {"NO_COLOR": "", "TERM": "dumb"}])
+def test_errors_have_no_escape_sequences_where_colours_are_not_wanted(cli, monkeypatch, variables) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert cli("journal", "show", "none.journal").code == 2
+    assert cli("card", "label", "c1").code == 2
+    errors = sys.stderr.getvalue().splitlines()
+    assert len(errors) == 3
+    assert not [line for line in errors if "\x1b" in line]
