@@ -420,7 +420,13 @@ class Settings:
             profiles.of(self.base_url).boards[board_id] = name
 
     async def forget(self) -> bool:
-        """Delete the kept token and secrets. Return False if there were none."""
+        """Delete the kept token and secrets. Return False if there were none.
+
+        Raises:
+            ValueError: the files can't be read or written.
+        """
+        if self.profiles.problem:
+            raise ValueError(self.profiles.problem)
         if not self.profile.kept_in:
             return False
         await self.profile.token_store().delete(self.profile.base_url)

@@ -315,3 +315,12 @@ def test_a_service_that_nobody_has_signed_in_to_is_named(signed_in, board_servic
     (folder / "profiles.json").unlink()
     with pytest.raises(ValueError, match="there are none"):
         AsyncSession.from_profile(board_service.base_url)
+
+
+@pytest.mark.parametrize("command", [["board", "list"], ["logout"]])
+def test_profiles_that_can_t_be_read_are_not_shown_as_empty(signed_in, cli, folder: Path, board_service, command) -> None:
+    """A token that may be kept is not said to be deleted."""
+    (folder / "profiles.json").write_text("{")
+    code, out, err = cli("--base-url", board_service.base_url, *command)
+    assert (code, out) == (2, "")
+    assert f"{folder / 'profiles.json'} can't be read" in err

@@ -97,6 +97,8 @@ async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinf
 @board_group.runs("list", None, "id", "name", needs="settings")
 async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
+    if settings.profiles.problem:
+        raise UsageError(settings.profiles.problem)
     show_all([{"id": board, "name": name} for board, name in settings.profile.boards.items()], ("id", "name"), fields)
 
 
