@@ -236,7 +236,7 @@ class ImportRun:
             return
         text = ", ".join(f"{state} {values[state]}" for state in STATES if values[state] or state != "already")
         text += f", not reached {values['not_reached']}" if values["not_reached"] else ""
-        out(f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)")
+        out(f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {plural(report.requests, 'request')})")
 
     def _keys_of_lost(self, audit: BulkAudit) -> dict[str | None, str]:
         """Return words for the rows of lost cards, by card, as far as a journal knows them."""
