@@ -84,6 +84,7 @@ _OPTIONS = re.compile(r"(\*\*options): [^[]*Unpack\[[^]]*\]")
 _MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
+_CODE = re.compile(r'(<span class="pre">)([^<]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
 _NAME = re.compile(r"(?<![`:])`([A-Z]\w*[a-z]\w*(?:\.\w+)*|[a-z]\w*(?:\.\w+)+)(?:\(\))?`(?!`)")
 _CALL = re.compile(r"(?:session\.)?(boards|lists|cards|members)\.(\w+)")
@@ -117,6 +118,11 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
 
     source[0] = _INDEX.sub(indexed, source[0])
     source[0] = _FACTOR.sub("\\1\N{NO-BREAK SPACE}(\\2\N{NO-BREAK SPACE}\u00d7)", MERMAID.sub(drawn, source[0]))
+
+
+def _breakable(app: Any, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Mark where a long name may break, which `site.css` makes use of on small screens."""
+    context["body"] = _CODE.sub(lambda code: code[1] + re.sub(r"([._(=/])(?=\w)", r"\1<wbr>", code[2]), context.get("body", ""))
 
 
 def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -215,3 +221,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
     app.connect("autodoc-process-docstring", _linked, priority=600)
     app.connect("missing-reference", _found_by_its_end)
+    app.connect("html-page-context", _breakable)
