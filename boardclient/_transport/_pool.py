@@ -20,21 +20,10 @@ from boardclient._transport._client_session import (
     OutgoingRequest,
     ShownResponse,
 )
-from boardclient._transport._connections import (
-    KEEP_ALIVE_SECONDS,
-    NO_TIMEOUT,
-    Connector,
-    missing_parts,
-)
+from boardclient._transport._connections import KEEP_ALIVE_SECONDS, NO_TIMEOUT, Connector, missing_parts
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._reader import FIELD_BYTES, MOST_FIELDS
-from boardclient._transport._values import (
-    FRAMING,
-    Progress,
-    RequestHeaders,
-    Settings,
-    TransportResult,
-)
+from boardclient._transport._values import FRAMING, Progress, RequestHeaders, Settings, TransportResult
 
 _logger: Final = logging.getLogger("boardclient.transport")
 

@@ -12,16 +12,7 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from boardclient import (
-    ApiError,
-    AsyncSession,
-    Card,
-    CardDraft,
-    CardResult,
-    DecodeError,
-    StaticCredentials,
-    TransportError,
-)
+from boardclient import ApiError, AsyncSession, Card, CardDraft, CardResult, DecodeError, StaticCredentials, TransportError
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof import _board, _order
