@@ -77,16 +77,14 @@ def _temporary_files(options: ImportOptions, journal: Path | None = None) -> Ite
     try:
         yield
         return
-    except OSError as error:
-        why = reason_of(error)
-    except JournalError as error:
-        if error.__cause__ is None:  # the file is refused
+    except (OSError, JournalError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if cause is None:  # the journal is refused
             raise
-        if journal is not None:
-            show_nothing_sent(options)
+        show_nothing_sent(options)
+        if cause is not error and journal is not None:
             raise
-        why = str(error.__cause__)
-    show_nothing_sent(options)
+        why = reason_of(cause) if isinstance(cause, OSError) else str(cause)
     raise UsageError(
         f"temporary files can't be written in {tempfile.tempdir or 'any folder'} ({why}): free some disk space there, or set"
         " TMPDIR to another folder; nothing was sent"
