@@ -61,13 +61,12 @@ class Names:
         if value in self.names or value in self.ids_only:
             return value
         named = self._by_name.get(_composed(value), [])
-        if len(named) > 1:
+        if len(named) == 1:
+            return named[0]
+        if named:
             raise UsageError(f"{quoted(value)} is the name of {len(named)} {self.kind}s; give an identifier: {', '.join(named)}")
-        if not named:
-            raise UsageError(
-                f"{quoted(value)} is neither the identifier nor the name of a {self.kind} of the board{self._hint(value)}"
-            )
-        return named[0]
+        hint = self._hint(value)
+        raise UsageError(f"{quoted(value)} is neither the identifier nor the name of a {self.kind} of the board{hint}")
 
     def _hint(self, value: str) -> str:
         if _composed(value) in (_composed(name) for name in self.ids_only.values() if name is not None):
@@ -81,10 +80,9 @@ class Names:
         A name is preferred because it can be used on another board as well.
         """
         name = self.names.get(identifier)
-        is_enough = (
-            name and name not in self.names and name not in self.ids_only and self._by_name[_composed(name)] == [identifier]
-        )
-        return name if name and is_enough else identifier
+        if not name or name in self.names or name in self.ids_only or self._by_name[_composed(name)] != [identifier]:
+            return identifier
+        return name
 
 
 def of_lists(lists: Iterable[BoardList]) -> Names:
