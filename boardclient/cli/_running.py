@@ -66,7 +66,8 @@ class Stopping:
     """What a signal does: the first one calls `stop`, once it is set, instead of cancelling the work."""
 
     stop: Callable[[], object] | None = None
-    is_requested: bool = False
+    received: list[int] = attrs.field(factory=list)
+    """The signals that came."""
     hint: str = ""
     """Printed when a signal has ended the command."""
 
@@ -128,13 +129,12 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
         click.exceptions.Exit: with the exit code, after an error.
     """
     stopping = Stopping() if stopping is None else stopping
-    received: list[int] = []
     code, text = 0, ""
     try:
         with asyncio.Runner() as runner:
-            runner.run(_supervised(work, stopping, received))
+            runner.run(_supervised(work, stopping))
     except asyncio.CancelledError:
-        if not received:
+        if not stopping.received:
             raise
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
         code, text = 4, f"error: {in_words(error)}"
@@ -142,23 +142,22 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
         code, text = 2, f"error: {in_words(error)}"
     except BoardClientError as error:
         code, text = 1, f"error: {_in_words(error, writes=writes)}"
-    if received and not code:
-        hint = stopping.hint or (_MAY_BE_DONE if writes else "")
-        code, text = 128 + received[0], f"ended by {signal.Signals(received[0]).name}{hint and '; '}{hint}"
+    if stopping.received and not code:
+        first, hint = stopping.received[0], stopping.hint or (_MAY_BE_DONE if writes else "")
+        code, text = 128 + first, f"ended by {signal.Signals(first).name}{hint and '; '}{hint}"
     if code:
         note(f"boardclient: {text}")
         raise click.exceptions.Exit(code)
 
 
-async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping, received: list[int]) -> None:
+async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping) -> None:
     """Do the work, and note the signals that come meanwhile. After a cancellation they have their usual effect."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 -- asyncio.Runner makes a task
 
     def receive(signal_number: int) -> None:
-        received.append(signal_number)
-        if stopping.stop is not None and not stopping.is_requested:
-            stopping.is_requested = True
+        stopping.received.append(signal_number)
+        if stopping.stop is not None and len(stopping.received) == 1:
             stopping.stop()
         else:
             handlers.close()

@@ -104,7 +104,7 @@ class ImportRun:
                 self._print_end(self._report)
             raise
         self._print_end(self._report)
-        if not self.client.stopping.is_requested:
+        if not self.client.stopping.received:
             self._check(self._report)
 
     @property
@@ -177,7 +177,7 @@ class ImportRun:
                 self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
-        self._view.update(progress, stopping=self.client.stopping.is_requested)
+        self._view.update(progress, stopping=bool(self.client.stopping.received))
 
     def _taken(self) -> Iterator[_rows.FileRow]:
         """Yield the rows of the file to the run. Their results are numbered by board and account, and so are their positions."""
