@@ -14,7 +14,6 @@ from boardclient.cli._output import UsageError, note, out, plural
 if TYPE_CHECKING:
     from boardclient import AuthorizationRequest
     from boardclient.cli._running import Client
-    from boardclient.events import Event
     from boardclient.testing import Call
 
 commands = Group("service")
@@ -88,14 +87,13 @@ async def demo() -> None:
         asked.append(request)
         return service.new_code()
 
-    def expire_midway(event: Event) -> None:
-        is_created = getattr(event, "operation", "") == "cards.create" and getattr(event, "status", None) == 200
-        if is_created and next(created) == _CARDS_UNTIL_EXPIRY:
+    def expire_midway(call: Call) -> None:
+        if call.operation == "cards.create" and next(created) == _CARDS_UNTIL_EXPIRY:
             service.rules.expire_tokens()
 
     async with (
-        BoardService(port=0) as service,
-        service.session(service.oauth_credentials(authorize=authorize), observers=[expire_midway]) as session,
+        BoardService(port=0, on_call=expire_midway) as service,
+        service.session(service.oauth_credentials(authorize=authorize)) as session,
     ):
         out(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
         board = await session.boards.create("Demo", default_lists=True)
