@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import attrs
 import click
@@ -109,6 +109,21 @@ class Client:
         cards: list[boardclient.Card] = await self.session.boards.cards(self.board_id())
         return Names("card", {card.id: card.name for card in cards}).find(value)
 
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask the user before what can't be undone.
+
+        Raises:
+            UsageError: the user said no, or nobody can be asked.
+        """
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
+        with suppress(click.Abort), signals_by_default():  # Abort: the input has ended
+            if click.confirm(question, err=True):
+                return
+        raise UsageError("nothing was changed")
+
     def advice(self) -> str:
         """Return what may help if the service does not know an identifier."""
         if not self.board:
@@ -205,25 +220,6 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask before what can't be undone.
-
-    Raises:
-        UsageError: the user said no, or nobody can be asked.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
-    try:
-        with signals_by_default():
-            is_wanted = click.confirm(question, err=True)
-    except click.Abort:  # the end of the input
-        is_wanted = False
-    if not is_wanted:
-        raise UsageError("nothing was changed")
 
 
 @contextmanager

@@ -182,14 +182,13 @@ async def undo(client: Client, fields: tuple[str, ...] | None, file: Path = _jou
     """
     from boardclient import JournalError
     from boardclient.bulk.journal import read_journal
-    from boardclient.cli._running import confirm
 
     client.stopping.hint = "the same command line does the rest"
     work = await client.session.cards.plan_undo(file)
     _name_kept(work.kept)
     if work.unchanged:
         will_be_kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
-        confirm(f"Delete {plural(len(work.unchanged), 'card')} for good?{will_be_kept}", yes=yes)
+        client.confirm(f"Delete {plural(len(work.unchanged), 'card')} for good?{will_be_kept}", yes=yes)
     kept_before = len(work.kept)
     try:
         await work.run()

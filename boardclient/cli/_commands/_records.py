@@ -139,10 +139,8 @@ async def list_archive(client: Client, list_: str = argument("LIST"), yes: bool 
     Args:
         list_: An identifier, or a name with --board.
     """
-    from boardclient.cli._running import confirm
-
     list_id = await client.list_id(list_)
-    confirm(f"Archive the list {_shown(list_, list_id)}? The service documents no way to undo this.", yes=yes)
+    client.confirm(f"Archive the list {_shown(list_, list_id)}? The service documents no way to undo this.", yes=yes)
     return _record(await client.session.lists.archive(list_id), _LIST)
 
 
@@ -213,10 +211,8 @@ async def card_get(client: Client, card: str = _card, zone: tzinfo | None = time
 @card_group.runs("delete", "card deleted", "id", board=_has_card, writes=True)
 async def card_delete(client: Client, card: str = _card, yes: bool = yes_option) -> Mapping[str, Any]:
     """Delete a card for good. It asks first."""
-    from boardclient.cli._running import confirm
-
     card_id = await client.card_id(card)
-    confirm(f"Delete the card {_shown(card, card_id)} for good?", yes=yes)
+    client.confirm(f"Delete the card {_shown(card, card_id)} for good?", yes=yes)
     await client.session.cards.delete(card_id)
     return {"id": card_id}
 
