@@ -88,13 +88,10 @@ def _read_token() -> str:
         line = sys.stdin.buffer.readline()
     # What follows the line feed in UTF-16 is not read.
     encoding = "utf-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(line).strip()
-    except UnicodeError:
-        text = "\0"
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(line).strip()
     if not text:
         raise UsageError("there is no token on standard input")
-    if not text.isprintable():
+    if not text.isprintable() or "\ufffd" in text:
         raise UsageError("the token on standard input is no text in UTF-8: save its file in this encoding")
     return text
 
