@@ -124,8 +124,9 @@ async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator
     pages = web.Application()
     pages.router.add_get(wanted.path or "/", come_back, allow_head=False)  # a scanner's HEAD is no user who comes back
     runner = web.AppRunner(pages, access_log=None)  # the address holds the code
-    await runner.setup()
-    try:
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(runner.cleanup)
+        await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", wanted.port or 0).start()
         except OSError as error:
@@ -133,8 +134,6 @@ async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator
             advice = "end what listens there, or set BOARDCLIENT_REDIRECT_URI to another registered address"
             raise UsageError(f"can't listen at {redirect_uri}: {why}; {advice}") from None
         yield redirect_uri or f"http://127.0.0.1:{runner.addresses[0][1]}/callback"
-    finally:
-        await runner.cleanup()
 
 
 @contextlib.contextmanager
