@@ -290,10 +290,9 @@ def _zone(value: str) -> tzinfo:
     try:
         return ZoneInfo(value)
     except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
-        pass
-    if not available_timezones():
-        raise click.BadParameter("this machine has no time zone data but UTC: pip install tzdata")
-    raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC")
+        if not available_timezones():
+            raise click.BadParameter("this machine has no time zone data but UTC: pip install tzdata") from None
+        raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC") from None
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
