@@ -83,6 +83,7 @@ _PRIVATE_DEFAULT = re.compile(r"= (_[A-Z]\w*)")
 _OPTIONS = re.compile(r"(\*\*options): [^[]*Unpack\[[^]]*\]")
 _MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
+_BOX = re.compile(r'\["(.*?)"\]')
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
 _CODE = re.compile(r'(<span class="pre">)([^<]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
@@ -111,7 +112,9 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
         width = _VIEW_BOX.search(path.read_text(encoding="utf-8"))
         # Text is 16 px in the drawing's own size, so it has 12 here. A drawing that is wider than the column scrolls.
         pixels = round(float(width[1]) * 0.75) if width else 600
-        return f":::{{container}} drawing\n```{{image}} /drawings/{path.name}\n:width: {pixels}px\n```\n:::"
+        boxes = "; ".join(_BOX.findall(block[1])).replace("<br>", ": ")
+        image = f"```{{image}} /drawings/{path.name}\n:width: {pixels}px\n:alt: {boxes}\n```"
+        return f":::{{container}} drawing\n{image}\n:::"
 
     def indexed(words: re.Match[str]) -> str:
         return f"```{{index}} ! {words[1].replace(', ', ', ! ')}\n```"
