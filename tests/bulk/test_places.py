@@ -49,18 +49,6 @@ def test_rows_that_were_put_off_come_first() -> None:
     assert [waiting.index for waiting in places.ready] == [2, 1, 0]
 
 
-def test_a_thousand_rows_in_doubt_are_enough() -> None:
-    """No more rows are sent before the board is read."""
-    places = Places()
-    for index in range(1000):
-        assert not places.are_full
-        places.set_aside(row(index, state="doubted"))
-    assert places.are_full
-    places.empty(places.doubted)
-    assert not places.are_full
-    assert repr(places) == "<Places empty>"
-
-
 @pytest.mark.parametrize("state", ["refused", "failed", "doubted", "open"])
 def test_all_rows_leave_when_a_run_ends(state: State) -> None:
     """Rows that an earlier run saw refused stay as they are, since this one has not begun with them."""
