@@ -263,7 +263,6 @@ class Cards(_Resource):
 
         options = make_options(
             self._pipeline,
-            [draft],
             concurrency=1,
             journal=None,
             board_id=board_id,
@@ -416,7 +415,6 @@ class Cards(_Resource):
 
         options = make_options(
             self._pipeline,
-            drafts,
             concurrency=concurrency,
             journal=journal,
             board_id=board_id,

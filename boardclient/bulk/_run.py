@@ -82,6 +82,8 @@ class BulkRun:
         options: BulkOptions,
         listeners: Sequence[Listener],
     ) -> None:
+        if not isinstance(drafts, Iterable | AsyncIterable):
+            raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
         if pipeline.observers is not None:
@@ -235,7 +237,6 @@ class BulkRun:
 
 def make_options(
     pipeline: Pipeline,
-    drafts: object,
     *,
     concurrency: int | None,
     journal: str | os.PathLike[str] | None,
@@ -252,8 +253,6 @@ def make_options(
         TypeError: an argument has the wrong type.
         ValueError: an argument has a value that is not allowed.
     """
-    if not isinstance(drafts, Iterable | AsyncIterable):
-        raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
     check_count(concurrency, "concurrency")
     if board_id is not None:
         check_identifier(board_id, "board_id")

@@ -505,7 +505,6 @@ async def _carry_out(
     concurrency = task.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
     options = make_options(
         task.pipeline,
-        drafts,
         concurrency=1 if held.batch == 1 else concurrency,
         journal=None,
         board_id=board_id,
