@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
+from boardclient._fifo import FifoSemaphore
 from boardclient._guards import wait_to_end
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
@@ -68,10 +70,8 @@ async def map_calls(
     calls = _Calls(pipeline, function, items, concurrency)
     calls.start()
     try:
-        while calls.tasks or not calls.results.empty():
-            result = await calls.results.get()
-            if result is not None:
-                yield result
+        while (result := await calls.take()) is not None:
+            yield result
         if calls.errors:
             raise calls.errors.pop(0)
     finally:
@@ -89,10 +89,11 @@ class _Calls(Generic[T, R]):
         concurrency: int | None,
     ) -> None:
         most = concurrency or pipeline.max_connections
-        self.results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
-        """The results that were not taken yet. None wakes the one who waits for them, at the end."""
-        self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._results: deque[MapResult[T, R]] = deque()
+        self._room = FifoSemaphore(lambda: most)  # for results that were not taken
+        self._changed = asyncio.Event()
         self._function = function
         self._source = open_source(items, _numbered)
         self._turn = asyncio.Lock()
@@ -102,7 +103,7 @@ class _Calls(Generic[T, R]):
 
     def start(self) -> None:
         task = asyncio.create_task(self._work(), name="boardclient map")
-        self.tasks.add(task)
+        self._tasks.add(task)
         task.add_done_callback(self._end)
 
     async def _work(self) -> None:
@@ -111,30 +112,42 @@ class _Calls(Generic[T, R]):
                 taken = await self._source.take(1)
             if not taken:
                 return
-            if len(self.tasks) < self._workers.workers_needed(self._ended):
+            if len(self._tasks) < self._workers.workers_needed(self._ended):
                 self.start()
             ((index, item),) = taken
-            result = await _call_at_pace(self._function, index, item, self._workers.pace)
+            pace, call = self._workers.pace, (self._function, index, item)
+            result = await (_call(*call) if pace is None else _call_at_pace(*call, pace))
             self._ended += 1
             if self._finds_pace and is_throttling(result.error):
                 self._workers.record_refusal(self._ended, result.error)
-            await self.results.put(result)
+            await self._room.enter()
+            self._results.append(result)
+            self._changed.set()
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+        self._tasks.discard(task)
         if task.cancelled():
             self.errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
         elif (error := task.exception()) is not None:  # that of the input, which each worker meets
             self.errors.append(error)
-        if self.results.empty():
-            self.results.put_nowait(None)
+        self._changed.set()
+
+    async def take(self) -> MapResult[T, R] | None:
+        """Wait for the next result, and return it. None if no more will come."""
+        while not self._results:
+            if not self._tasks:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        self._room.leave()
+        return self._results.popleft()
 
     async def aclose(self) -> None:
-        for task in self.tasks:
+        for task in self._tasks:
             task.cancel()
         self._source.stop()
         try:
-            await wait_to_end(asyncio.gather(*self.tasks, return_exceptions=True), cancels=True)
+            await wait_to_end(asyncio.gather(*self._tasks, return_exceptions=True), cancels=True)
         finally:
             await self._source.aclose()
 
@@ -143,9 +156,7 @@ def _numbered(index: int, item: object) -> tuple[int, Any]:
     return index, item
 
 
-async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace | None) -> MapResult[T, R]:
-    if pace is None:
-        return await _call(function, index, item)
+async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace) -> MapResult[T, R]:
     async with pace:
         began = asyncio.get_running_loop().time()
         result = await _call(function, index, item)
