@@ -316,3 +316,8 @@ def test_a_line_names_each_row_once() -> None:
     problems = [Problem(number, None, "is wrong") for number in (2, 2, 3, 3)]
     assert problem_lines(problems) == ["rows 2, 3: is wrong"]
     assert problem_lines(problems[:2]) == ["row 2: is wrong"]
+
+
+def test_a_date_that_no_calendar_has_is_not_only_called_badly_formed() -> None:
+    with pytest.raises(ValueError, match=r"^is not of the form %d\.%m\.%Y, or no date$"):
+        parse_due("31.02.2027", None, "%d.%m.%Y")

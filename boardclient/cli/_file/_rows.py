@@ -75,7 +75,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     except (ValueError, re.error):  # re.error: a directive that comes twice
         if date_format is None:
             raise ValueError("is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00") from None
-        hint = "" if "%" in date_format else ", which is not like %d.%m.%Y"
+        hint = ", or no date" if "%" in date_format else ", which is not like %d.%m.%Y"
         raise ValueError(f"is not of the form {date_format}{hint}") from None
     try:
         if due.utcoffset() is None:
