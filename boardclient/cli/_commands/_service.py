@@ -43,6 +43,7 @@ async def serve(
         redirect_uri: Where the consent page sends the browser back to.
     """
     import asyncio
+    import os
 
     from boardclient.testing import BoardService
 
@@ -51,7 +52,8 @@ async def serve(
         try:
             await opened.enter_async_context(service)
         except OSError as error:
-            raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
+            # asyncio's own words say the address again.
+            raise UsageError(f"can't listen on port {port}: {os.strerror(error.errno or 0)}") from None
         # The credentials are made for this run and are of no use elsewhere, so they may be printed.
         for name, value in service.environment.items():
             print(f"export {name}={shlex.quote(value)}")
