@@ -125,7 +125,7 @@ async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     try:
         record["account"] = _name_of(await client.session.members.me())
     except (boardclient.AuthenticationError, boardclient.CredentialError):
-        show("signed in", {**record, "account": None, "accepted": False}, fields)
+        show("not signed in", {**record, "account": None, "accepted": False}, fields)
         raise
     show("signed in", {**record, "accepted": True}, fields)
 
