@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from boardclient import Card, CardDraft
 from boardclient._database import Database
@@ -62,6 +62,7 @@ async def _held_open(place: str) -> AsyncIterator[None]:
         if database.is_file:
             yield  # a reader does not hinder the writers of a file in WAL mode
             return
+        assert isinstance(database._engine, AsyncEngine)
         async with database._engine.begin() as connection:
             await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
             await connection.execute(sa.select(parts.c.part))
@@ -137,9 +138,9 @@ class _Worker:
         rows = range(BATCH * number, BATCH * (number + 1))
         outcomes = {row: ("done", f"5f3c7a9e1b2d4c6a{row:08x}") for row in rows}
 
-        async def append(connection: AsyncConnection) -> None:
-            await insert_event(connection, lease.job, lease.part, lease.epoch, number, outcomes, rows)
-            await lease.renew(self.database, connection)
+        def append(connection: sa.Connection) -> None:
+            insert_event(connection, lease.job, lease.part, lease.epoch, number, outcomes, rows)
+            lease.renew(self.database, connection)
 
         await self.database.change(append)
 

@@ -12,6 +12,8 @@ import inspect
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -25,7 +27,7 @@ with requires_extra("workers", "a shared database"):
     import sqlalchemy as sa
     from sqlalchemy.event import listen
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
@@ -47,7 +49,9 @@ formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa
 class _Step:
     """A try to do some work in a transaction, and what became of it."""
 
-    work: Callable[[AsyncConnection], Awaitable[Any]]
+    work: Callable[[sa.Connection], Any]
+    options: dict[str, Any]
+    """Those of the connection."""
     result: Any = None
     failure: str | None = None
     may_pass: bool = False
@@ -55,12 +59,20 @@ class _Step:
     is_ending: bool = False
     """Whether all was done but the end of the transaction."""
 
+    def take(self, connection: sa.Connection) -> None:
+        """Do the work in a transaction."""
+        connection.execution_options(**self.options)
+        with connection.begin():
+            self.result = self.work(connection)
+            self.is_ending = True
+
 
 class Database:
     """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
 
-    Nothing is awaited in a transaction but the database. While it can't be reached, reads and changes are tried again, for up to
-    a minute, once it was reached before.
+    What is done in a transaction is a plain function, so that nothing else is awaited in it. For a file it runs in a thread, with
+    one change of threads for the whole. While the database can't be reached, reads and changes are tried again, for up to a
+    minute, once it was reached before.
 
     Args:
         where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
@@ -83,12 +95,12 @@ class Database:
     ) -> None:
         self.where = checked_location(where)
         self.is_file = "://" not in self.where
-        of_path = sa.URL.create("sqlite+aiosqlite", database=self.where)  # in a text, "%20" and "?" would name another file
+        of_path = sa.URL.create("sqlite", database=self.where)  # in a text, "%20" and "?" would name another file
         given = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
         url = given.difference_update_query(["pooler"])
         arguments: dict[str, Any] = {"command_timeout": _PATIENCE_SECONDS}
         if self.is_file:
-            arguments = {"timeout": 30.0, "factory": _Connection}
+            arguments = {"timeout": 30.0, "check_same_thread": False}
         self._reads_in_transactions = given.query.get("pooler") == "transaction"
         if self._reads_in_transactions:
             # The next statement may reach another connection of the server: none may rest on what an earlier one prepared.
@@ -98,10 +110,14 @@ class Database:
         kept: dict[str, Any] = {"poolclass": None if keeps_connections else sa.NullPool}
         self._synchronous = "FULL" if is_durable else "NORMAL"
         self._is_known = is_known
-        self._engine = create_async_engine(url, connect_args=arguments, **kept)
+        self._engine: AsyncEngine | sa.Engine
         if self.is_file:
-            listen(self._engine.sync_engine, "connect", self._configure)
-            listen(self._engine.sync_engine, "begin", _begin)
+            self._thread = ThreadPoolExecutor(1, "boardclient-ledger")
+            self._engine = sa.create_engine(url, connect_args=arguments, **kept)
+            listen(self._engine, "connect", self._configure)
+            listen(self._engine, "begin", _begin)
+        else:
+            self._engine = create_async_engine(url, connect_args=arguments, **kept)
         # Read by the server: the clocks of workers differ.
         self.clock: sa.ColumnElement[float] = sa.literal_column(
             "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float
@@ -117,14 +133,11 @@ class Database:
         Raises:
             JournalError: the database can't be reached or read. The message names no password.
         """
+        is_alone = not (self.is_file or self._reads_in_transactions)
+        options: dict[str, Any] = {"is_read": True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {})}
+        return await self._carry_out(lambda connection: connection.execute(statement).all(), options)
 
-        async def fetch(connection: AsyncConnection) -> Sequence[sa.Row[Any]]:
-            found: Sequence[sa.Row[Any]] = (await connection.execute(statement)).all()
-            return found
-
-        return await self._carry_out(fetch, is_repeatable=True, is_read=True)
-
-    async def change(self, work: Callable[[AsyncConnection], Awaitable[T]], *, is_repeatable: bool = True) -> T:
+    async def change(self, work: Callable[[sa.Connection], T], *, is_repeatable: bool = True) -> T:
         """Do some work in a transaction, which is on the disk at the end, and return its result.
 
         If the connection is lost, the work is done again. Was that at the end of the transaction, nobody knows whether it holds:
@@ -133,18 +146,15 @@ class Database:
         Raises:
             JournalError: the database can't be reached or written. The message names no password.
         """
-        return await self._carry_out(work, is_repeatable=is_repeatable)
+        return await self._carry_out(work, {}, is_repeatable=is_repeatable)
 
-    async def _carry_out(
-        self, work: Callable[[AsyncConnection], Awaitable[T]], *, is_repeatable: bool, is_read: bool = False
-    ) -> T:
+    async def _carry_out(self, work: Callable[[sa.Connection], T], options: dict[str, Any], *, is_repeatable: bool = True) -> T:
         loop, pause = asyncio.get_running_loop(), 0.05
         until = loop.time() + _PATIENCE_SECONDS
         while True:
-            step = _Step(work)
+            step = _Step(work, options)
             # In a task of its own: the driver closes a connection whose statement is cancelled, and logs that it could not.
-            task = asyncio.create_task(self._once(step, is_read=is_read))
-            await wait_to_end(task)
+            await wait_to_end(asyncio.create_task(self._once(step)))
             if step.failure is None:
                 self._is_known = True
                 return cast("T", step.result)
@@ -154,15 +164,13 @@ class Database:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _once(self, step: _Step, *, is_read: bool) -> None:
+    async def _once(self, step: _Step) -> None:
         try:
-            async with self._engine.connect() as connection:
-                if is_read:
-                    is_alone = not (self.is_file or self._reads_in_transactions)
-                    await connection.execution_options(is_read=True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {}))
-                async with connection.begin():
-                    step.result = await step.work(connection)
-                    step.is_ending = True
+            if isinstance(self._engine, sa.Engine):
+                await self._in_thread(partial(_within, self._engine, step))
+            else:
+                async with self._engine.connect() as connection:
+                    await connection.run_sync(step.take)
         except DBAPIError as error:
             step.failure, step.may_pass = str(error.orig).partition("\n")[0], _may_pass(error)
         except (SQLAlchemyError, OSError) as error:
@@ -183,12 +191,12 @@ class Database:
             with contextlib.suppress(FileExistsError):  # only its owner can ever read it
                 os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
-        async def make(connection: AsyncConnection) -> None:
+        def make(connection: sa.Connection) -> None:
             if not self.is_file:  # two creations at once would meet in the catalogue
-                await connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))
-            await connection.run_sync(metadata.create_all)
-            if await connection.scalar(sa.select(formats.c.format)) is None:
-                await connection.execute(formats.insert().values(format=FORMAT))
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))
+            metadata.create_all(connection)
+            if connection.scalar(sa.select(formats.c.format)) is None:
+                connection.execute(formats.insert().values(format=FORMAT))
 
         await self.change(make)
         await self.check()
@@ -204,12 +212,29 @@ class Database:
             raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
 
     async def aclose(self) -> None:
-        await wait_to_end(asyncio.create_task(self._engine.dispose()))
+        if isinstance(self._engine, sa.Engine):
+            await wait_to_end(asyncio.create_task(self._in_thread(self._engine.dispose)))
+            self._thread.shutdown(wait=False)
+        else:
+            await wait_to_end(asyncio.create_task(self._engine.dispose()))
+
+    async def _in_thread(self, work: Callable[[], object]) -> None:
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more
+            work()
+        else:
+            await done
 
     def _configure(self, connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
         for pragma in (f"synchronous = {self._synchronous}", "journal_mode = WAL", "busy_timeout = 30000"):
             connection.execute(f"PRAGMA {pragma}")
+
+
+def _within(engine: sa.Engine, step: _Step) -> None:
+    with engine.connect() as connection:
+        step.take(connection)
 
 
 def _may_pass(error: DBAPIError) -> bool:
@@ -225,18 +250,6 @@ def _remedy(failure: str) -> str:
     if "malformed" in failure or "not a database" in failure:
         return "put back a copy of it, since the same again will not work"
     return "run again, which resumes it"
-
-
-class _Connection(sqlite3.Connection):
-    """Ends its transaction when it is closed. SQLite alone would keep it, and the lock, until every cursor is gone.
-
-    The traceback of a cancelled task may hold a cursor for long.
-    """
-
-    def close(self) -> None:
-        with contextlib.suppress(sqlite3.Error):  # it is closed already
-            self.rollback()
-        super().close()
 
 
 def checked_location(where: str | os.PathLike[str]) -> str:

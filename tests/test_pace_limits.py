@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
 import pytest
 from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Service, Shut, SlidingWindow, Together, Window, served
+from virtual_loop import VirtualLoop
+
+from boardclient import Pace
 
 
 def build(kind: str, limit: float) -> Service:
@@ -208,3 +212,26 @@ def test_a_failure_in_the_first_second_is_no_limit() -> None:
     """Moments of 503 while the number of requests in flight still grows cost little more than their time."""
     outcome = served(Open(), 20.0, workers=40, latency=0.1, status=lambda now: 503 if 0.3 < now < 0.8 else 200)
     assert outcome.succeeded(10, 20) >= 0.75 * 40 / 0.1
+
+
+def test_work_that_comes_in_pieces_does_not_slow_a_pace_down() -> None:
+    """The times between them, in which nothing is asked for, are not taken for what a service that became slower can do."""
+    loop, pieces = VirtualLoop(), 0
+
+    async def work() -> None:
+        nonlocal pieces
+        pace = Pace(max_in_flight=30, clock=loop.time)
+
+        async def request(seconds: float) -> None:
+            async with pace:
+                await asyncio.sleep(seconds)
+                pace.report(200, None, seconds)
+
+        while loop.time() < 40.0:
+            await asyncio.gather(*(request(0.02 if loop.time() < 2.0 else 0.04) for _ in range(60)))
+            await asyncio.sleep(0.04)
+            pieces += loop.time() > 20.0
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(work())
+    assert pieces >= 0.75 * 20.0 / (2 * 0.04 + 0.04)

@@ -92,6 +92,8 @@ class Controller:
         """Start an attempt. The time of `next_start` must have passed."""
         search = self._search
         serial = search.serial = search.serial + 1
+        if not self.in_flight:
+            self._latency.note_idle()
         self.in_flight += 1
         if now - self._ticked_at >= _TICK:
             self._tick(now)

@@ -24,7 +24,6 @@ import attrs
 import sqlalchemy as sa
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, checked_location, metadata
 from boardclient._pace._controller import Controller
@@ -191,18 +190,18 @@ class Store:
         self._is_ready = True
         return answer
 
-    async def _step(self, name: str, message: Message, connection: AsyncConnection) -> Answer:
+    def _step(self, name: str, message: Message, connection: sa.Connection) -> Answer:
         if not self._is_ready:
-            await connection.execute(_EMPTY, {"name": self._name})
-        row = (await connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update())).one()
-        now = float(await connection.scalar(self._database.moment) or 0.0)
+            connection.execute(_EMPTY, {"name": self._name})
+        row = connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update()).one()
+        now = float(connection.scalar(self._database.moment) or 0.0)
         group = Group()
         if row.version == __version__:
             with contextlib.suppress(Exception):  # it is damaged: begin anew
                 group = load(row.state)
         answer = group.exchange(name, now, message)
         values = {"version": __version__, "state": dump(group)}
-        await connection.execute(_paces.update().where(self._row).values(values))
+        connection.execute(_paces.update().where(self._row).values(values))
         return answer
 
     async def aclose(self) -> None:

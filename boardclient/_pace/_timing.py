@@ -83,6 +83,8 @@ class Latency:
     _count: int = 0
     _started_at: float = 0.0
     _added_at: float = -math.inf
+    _is_idle: bool = False
+    """Whether nothing was in flight since the last response."""
     _slow_since: float | None = None
     _drain_until: float = -math.inf
     _drain_concurrency: int = 1
@@ -94,6 +96,10 @@ class Latency:
         self._started_at = self._closes_at = now
         self._added_at = -math.inf
 
+    def note_idle(self) -> None:
+        """Note that an attempt starts while no other is in flight. The time until its response says nothing about the service."""
+        self._is_idle = True
+
     def add(self, now: float, seconds: float) -> float | None:
         """Add a response. At the end of a round, return the responses per second, otherwise None."""
         if not 0 <= seconds <= _LONGEST:
@@ -102,7 +108,9 @@ class Latency:
         if since_last > _GAP and (not self._count or since_last > 8 * (self._added_at - self._started_at) / self._count):
             # At the beginning, and after a time without responses, a round begins with its first response.
             self._total, self._count, self._started_at = 0.0, 0, now
-        self._added_at = now
+        elif self._is_idle and self._count:
+            self._started_at += since_last
+        self._added_at, self._is_idle = now, False
         self._total += seconds
         self._count += 1
         return self._close(now) if self._count >= _SAMPLES and now >= self._closes_at else None

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import attrs
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database
 from boardclient.bulk import BulkReport
@@ -138,7 +137,7 @@ class PartLease:
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
 
-    async def renew(self, database: Database, connection: AsyncConnection, **changes: Any) -> None:
+    def renew(self, database: Database, connection: sa.Connection, **changes: Any) -> None:
         """Renew the lease within a transaction, and change other columns of the part.
 
         Raises:
@@ -147,7 +146,7 @@ class PartLease:
         began = _now()
         is_mine = (parts.c.job == self.job) & (parts.c.part == self.part) & (parts.c.epoch == self.epoch)
         values = {"lease_until": database.clock + self.seconds, **changes}
-        if (await connection.execute(parts.update().where(is_mine).values(values))).rowcount != 1:
+        if connection.execute(parts.update().where(is_mine).values(values)).rowcount != 1:
             self._is_lost = True
             raise self._lost()
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
@@ -188,26 +187,26 @@ async def claim(
 
     taken: PartLease | None = None
 
-    async def take(connection: AsyncConnection) -> PartLease | None:
+    def take(connection: sa.Connection) -> PartLease | None:
         nonlocal taken
         if taken is not None:  # the end of an earlier transaction was lost
             mine = (parts.c.job == job) & (parts.c.part == part) & (parts.c.owner == owner) & (parts.c.epoch == taken.epoch)
-            if await connection.scalar(sa.select(parts.c.part).where(mine)) is not None:
+            if connection.scalar(sa.select(parts.c.part).where(mine)) is not None:
                 return taken
         taken = None
-        if (found := (await connection.execute(statement)).one_or_none()) is not None:
-            logged = await log_first(connection, found) if found.epoch == 1 and part != CLOSING else ()
+        if (found := connection.execute(statement).one_or_none()) is not None:
+            logged = log_first(connection, found) if found.epoch == 1 and part != CLOSING else ()
             taken = PartLease.of(job, found, began, seconds, logged)
         return taken
 
     return await database.change(take)
 
 
-async def log_first(connection: AsyncConnection, part: sa.Row[Any]) -> Sequence[int]:
+def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:
     """Log the first rows of a part that is new, so that none of them has to wait for it. Its counts have them already."""
     logged = range(part.first + 1, part.first + min(part.size, BATCH) + 1)
     if logged:
-        await insert_event(connection, part.job, part.part, part.epoch, 0, {}, logged)
+        insert_event(connection, part.job, part.part, part.epoch, 0, {}, logged)
     return logged
 
 
@@ -416,11 +415,11 @@ class PartLedger(DurableLedger):
         """Log a probe before it is sent. Return its number."""
         lease = self._lease
 
-        async def log(connection: AsyncConnection) -> int:
-            await lease.renew(self._database, connection)
-            least = await connection.scalar(sa.select(sa.func.min(probes.c.number)).where(probes.c.job == lease.job))
+        def log(connection: sa.Connection) -> int:
+            lease.renew(self._database, connection)
+            least = connection.scalar(sa.select(sa.func.min(probes.c.number)).where(probes.c.job == lease.job))
             number = min(0, least or 0) - 1
-            await connection.execute(probes.insert().values(job=lease.job, number=number, list_id=list_id, is_over=False))
+            connection.execute(probes.insert().values(job=lease.job, number=number, list_id=list_id, is_over=False))
             return number
 
         return await self._database.change(log)
@@ -486,9 +485,8 @@ class PartLedger(DurableLedger):
             probed, self._probed = self._probed, {}
             after = {**noted, **dict.fromkeys(sent, LOGGED)}
             try:
-                await self._database.change(
-                    lambda connection: self._store(connection, noted, sent, after, probed, changes or {}, audit)
-                )
+                values = self._figures(noted) | (changes or {})
+                await self._database.change(lambda connection: self._store(connection, noted, sent, after, probed, values, audit))
             except BaseException:
                 self._pending = {**noted, **self._pending}
                 self._probed = {**probed, **self._probed}
@@ -496,40 +494,43 @@ class PartLedger(DurableLedger):
             self._number += bool(after)
             self._states.update(after)
 
-    async def _store(
+    def _figures(self, noted: dict[int, State]) -> dict[str, Any]:
+        """Return what the part's row says of its runs."""
+        report, (requests, rejected, seconds) = self.report(), self._lease.before
+        values: dict[str, Any] = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
+        if any(state == "done" for state, _ in noted.values()):
+            values["stalls"] = sa.case((parts.c.stalls < _MOST_STALLS, 0), else_=parts.c.stalls)
+        return {**values, "seconds": seconds + report.seconds, "ended_at": self._database.clock}
+
+    def _store(
         self,
-        connection: AsyncConnection,
+        connection: sa.Connection,
         noted: dict[int, State],
         sent: Sequence[int],
         after: dict[int, State],
         probed: dict[int, str | None],
-        changes: dict[str, Any],
+        values: dict[str, Any],
         audit: str | None,
     ) -> None:
-        lease, report = self._lease, self.report()
-        requests, rejected, seconds = lease.before
-        values: dict[str, Any] = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
-        values |= {"seconds": seconds + report.seconds, "ended_at": self._database.clock}
-        if any(state == "done" for state, _ in noted.values()):
-            values["stalls"] = sa.case((parts.c.stalls < _MOST_STALLS, 0), else_=parts.c.stalls)
+        lease = self._lease
         counts: dict[int, Counter[str]] = {}
         # If the end of an earlier transaction was lost, the event may be there, and so is all the rest of it.
-        if after and await insert_event(connection, lease.job, lease.part, lease.epoch, self._number, noted, sent):
+        if after and insert_event(connection, lease.job, lease.part, lease.epoch, self._number, noted, sent):
             for seq, state in after.items():
                 count = counts.setdefault(self.owners.get(seq, lease.part), Counter())
                 count[count_of(self._states.get(seq))] -= 1
                 count[count_of(state)] += 1
-        await lease.renew(self._database, connection, **values, **_added(counts.pop(lease.part, Counter())), **changes)
+        lease.renew(self._database, connection, **values, **_added(counts.pop(lease.part, Counter())))
         sendable = {self.owners.get(seq) for seq, (state, _) in noted.items() if state == "waiting"}
         for part, count in counts.items():  # one with a row that is to be sent is open again
             of_other = (parts.c.job == lease.job) & (parts.c.part == part)
             opened = {"state": "open"} if part in sendable else {}
-            await connection.execute(parts.update().where(of_other).values(part=part, **opened, **_added(count)))
+            connection.execute(parts.update().where(of_other).values(part=part, **opened, **_added(count)))
         for probe, card_id in probed.items():
             of_probe = (probes.c.job == lease.job) & (probes.c.number == probe)
-            await connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))
+            connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))
         if audit is not None:
-            await connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))
+            connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))
 
 
 def _added(count: Counter[str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import IO, Any, Final
 
 import attrs
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, checked_location, takes_location
 from boardclient._redaction import takes_secrets
@@ -258,12 +257,12 @@ async def _planned(
                     one.dump(spool, len(one.rows) - _RESERVED)
                 one.dump(spool, _RESERVED, CLOSING)
 
-            async def store(connection: AsyncConnection) -> None:
-                new = {one.job.name for one in plans.values() if await _enter(one, database, options, connection)}
+            def store(connection: sa.Connection) -> None:
+                new = {one.job.name for one in plans.values() if _enter(one, database, options, connection)}
                 spool.seek(0)
                 for values in _loaded(spool):
                     if values["job"] in new:
-                        await connection.execute(parts.insert().values(values))
+                        connection.execute(parts.insert().values(values))
 
             await database.change(store)
         return [await _opened_again(database, one.job) for one in plans.values()]
@@ -298,7 +297,7 @@ class _Plan:
         self._first, self._number = self._first + len(drafts), self._number + 1
 
 
-async def _enter(one: _Plan, database: Database, options: str, connection: AsyncConnection, *, is_planned: bool = True) -> bool:
+def _enter(one: _Plan, database: Database, options: str, connection: sa.Connection, *, is_planned: bool = True) -> bool:
     """Enter a job, and return whether it is new. One that is there must be the same, and is no longer drained.
 
     Raises:
@@ -306,13 +305,13 @@ async def _enter(one: _Plan, database: Database, options: str, connection: Async
     """
     job, digest = one.job, one.digest.hexdigest() if is_planned else None
     of_job = jobs.c.job == job.name
-    known = (await connection.execute(sa.select(jobs).where(of_job))).one_or_none()
+    known = connection.execute(sa.select(jobs).where(of_job)).one_or_none()
     if known is None:
         values = {"job": job.name, "digest": digest, "board_id": job.board_id, "account": job.account, "options": options}
-        await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
+        connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
         if not is_planned:
             nothing = {"key": str(CLOSING), "digest": "", "first": 0, "size": 0, "rows": dump_drafts([])}
-            await connection.execute(parts.insert().values(job=job.name, part=CLOSING, **nothing))
+            connection.execute(parts.insert().values(job=job.name, part=CLOSING, **nothing))
         return True
     is_same = {
         "board": known.board_id == job.board_id,
@@ -323,7 +322,7 @@ async def _enter(one: _Plan, database: Database, options: str, connection: Async
     if not all(is_same.values()):
         others = " and ".join(name for name, same in is_same.items() if not same)
         raise JournalError(f"the ledger {database.where} has a job {job.name!r} with other {others}: give this one another name")
-    await connection.execute(jobs.update().where(of_job).values(is_draining=False, options=options))
+    connection.execute(jobs.update().where(of_job).values(is_draining=False, options=options))
     return False
 
 
@@ -331,17 +330,17 @@ async def _opened_again(database: Database, job: Job) -> Job:
     """Return a job with its parts. If it has ended, open those that have rows without a card."""
     of_job = parts.c.job == job.name
 
-    async def open_again(connection: AsyncConnection) -> Job:
+    def open_again(connection: sa.Connection) -> Job:
         columns = (parts.c.part, parts.c.size, parts.c.state, parts.c.done, parts.c.in_doubt)
-        found: Sequence[Any] = (await connection.execute(sa.select(*columns).where(of_job).order_by(parts.c.part))).all()
+        found: Sequence[Any] = connection.execute(sa.select(*columns).where(of_job).order_by(parts.c.part)).all()
         if all(part.state == "done" for part in found):
             again = {part.part for part in found if part.done + part.in_doubt < part.size}
             if again or any(part.in_doubt for part in found):
                 again.add(CLOSING)
             opened = {"state": "open", "lease_until": 0.0, "began_at": None, "stalls": 0}
-            await connection.execute(parts.update().where(of_job, parts.c.part.in_(again)).values(opened))
-        since = await connection.scalar(sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0)))
-        now = await connection.scalar(sa.select(database.clock))
+            connection.execute(parts.update().where(of_job, parts.c.part.in_(again)).values(opened))
+        since = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0)))
+        now = connection.scalar(sa.select(database.clock))
         numbers = tuple(part.part for part in found if part.part != CLOSING) or (CLOSING,)
         rows, done = sum(part.size for part in found), sum(part.done for part in found)
         return attrs.evolve(job, parts=numbers, rows=rows, already=done, since=since or 0, planned_at=float(now or 0.0))

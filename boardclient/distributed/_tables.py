@@ -13,7 +13,6 @@ from typing import Any, Final
 import attrs
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, Id, metadata
 from boardclient.bulk import BulkAudit, BulkReport
@@ -159,8 +158,8 @@ async def read_states(database: Database, job: str, part: int | None = None, *, 
     return {seq: known for seq, known in found.items() if known[0] != "waiting"}
 
 
-async def insert_event(
-    connection: AsyncConnection,
+def insert_event(
+    connection: sa.Connection,
     job: str,
     part: int,
     epoch: int,
@@ -172,7 +171,7 @@ async def insert_event(
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     values = {"job": job, "part": part, "epoch": epoch, "number": number, "sent": json.dumps([*sent])}
     values["outcomes"] = json.dumps([(seq, *known) for seq, known in noted.items()])
-    inserted = await connection.execute(dialect.insert(events).values(values).on_conflict_do_nothing())
+    inserted = connection.execute(dialect.insert(events).values(values).on_conflict_do_nothing())
     return inserted.rowcount == 1
 
 

@@ -7,7 +7,6 @@ import os
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient._database import Database, metadata
 from boardclient._redaction import raises_without_frames, takes_secrets
@@ -65,20 +64,20 @@ class SqlTokenStore(AccountStore):
             why = error.message.replace("the ledger", "the token store").partition(": run again")[0]
         raise CredentialError(why)
 
-    async def _step(self, connection: AsyncConnection, account: str, change: Change[T]) -> T:
-        await connection.execute(_EMPTY, {"account": account})
+    def _step(self, connection: sa.Connection, account: str, change: Change[T]) -> T:
+        connection.execute(_EMPTY, {"account": account})
         of_account = _tokens.c.account == account
-        row: Any = (await connection.execute(sa.select(*_FIELDS).where(of_account).with_for_update())).one()
+        row: Any = connection.execute(sa.select(*_FIELDS).where(of_account).with_for_update()).one()
         known = None
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             known = AccountRecord.from_row(*row)
         if known is None:
             raise CredentialError(f"the token store {self._database.where} is damaged: delete the row of its account")
         # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
-        result, changed = change(known, float(await connection.scalar(sa.select(self._database.clock)) or 0.0))
+        result, changed = change(known, float(connection.scalar(sa.select(self._database.clock)) or 0.0))
         if changed is not known:
             values = dict(zip((column.name for column in _FIELDS), changed.to_row(), strict=True))
-            await connection.execute(_tokens.update().where(of_account).values(values))
+            connection.execute(_tokens.update().where(of_account).values(values))
         return result
 
     def __reduce__(self) -> tuple[type[SqlTokenStore], tuple[str]]:

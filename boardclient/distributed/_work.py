@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 import attrs
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient import AsyncSession
 from boardclient import _operations as operations
@@ -596,14 +595,14 @@ async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[A
     dialect = sqlite if task.database.is_file else postgresql
     insert = dialect.insert(parts).from_select([*values], source).on_conflict_do_nothing().returning(parts)
 
-    async def store(connection: AsyncConnection) -> tuple[Any, Sequence[int]]:
-        found = (await connection.execute(insert)).one_or_none()
+    def store(connection: sa.Connection) -> tuple[Any, Sequence[int]]:
+        found = connection.execute(insert).one_or_none()
         if found is None:
             known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
-            found = (await connection.execute(known)).one_or_none()
+            found = connection.execute(known).one_or_none()
             if found is None or (found.owner, found.epoch) != (task.owner, 1):  # the end of an earlier transaction was not lost
                 return found, ()
-        return found, await log_first(connection, found)
+        return found, log_first(connection, found)
 
     while True:
         found, logged = await task.database.change(store)

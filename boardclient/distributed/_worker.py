@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 import attrs
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient import AsyncSession
 from boardclient import _operations as operations
@@ -171,8 +170,8 @@ class Worker:
             await self.database.change(partial(_executed, set_it))
 
 
-async def _executed(statement: sa.Update, connection: AsyncConnection) -> None:
-    await connection.execute(statement)
+def _executed(statement: sa.Update, connection: sa.Connection) -> None:
+    connection.execute(statement)
 
 
 def _identity(job: Job, pipeline: Pipeline, *, marker: bool) -> str:

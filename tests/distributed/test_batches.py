@@ -288,8 +288,8 @@ async def test_a_transaction_whose_end_was_lost_is_looked_up(world: World, monke
     change = Database.change
 
     async def lost_at_its_end(self: Database, work: Any, *, is_repeatable: bool = True) -> Any:
-        async def asked(connection: Any) -> None:
-            await work(connection)
+        def asked(connection: Any) -> None:
+            work(connection)
             if not holds:
                 raise _UndoneError
 

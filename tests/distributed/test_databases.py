@@ -166,7 +166,7 @@ async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Pat
     class CannotConnectNowError(Exception):
         sqlstate = "57P03"
 
-    async def fail(error: Exception) -> None:
+    def fail(error: Exception) -> None:
         raise error
 
     with pytest.raises(JournalError, match="the database system is starting up"):

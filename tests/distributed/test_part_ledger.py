@@ -160,13 +160,9 @@ async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_
             loop.call_soon_threadsafe(is_cancelled.set)
             is_cancelled.wait(10)
 
-    def connected(connection: Any, _: object) -> None:
-        connection.run_async(lambda driver: driver.set_trace_callback(cancel))
-
-    sa.event.listen(database._engine.sync_engine, "connect", connected)
-
-    async def select(connection: Any) -> None:
-        await connection.execute(sa.select(jobs.c.job))
+    def select(connection: sa.Connection) -> None:
+        connection.connection.driver_connection.set_trace_callback(cancel)  # type: ignore[union-attr]
+        connection.execute(sa.select(jobs.c.job))
 
     async def read() -> None:
         try:
