@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 import attrs
 import tenacity
-from tenacity import AsyncRetrying, RetryCallState
+from tenacity import AsyncRetrying, BaseRetrying, RetryCallState, Retrying
 from tenacity.asyncio import retry as _async_retry
 from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception, retry_never
 from tenacity.stop import stop_all, stop_any, stop_base
@@ -186,6 +186,7 @@ def _sees_only_failures(retry: object) -> bool:
     return type(retry).__call__ in known
 
 
+_CALLBACKS: Final = ("retry", "stop", "wait", "before", "after", "before_sleep", "retry_error_callback")
 Attempted = Callable[[], Awaitable[T | BoardClientError]]
 MayPause = Callable[[float], bool]
 
@@ -205,7 +206,7 @@ class Policy:
         except Exception as error:
             why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
             raise TypeError(why) from None
-        self._retrying = retrying
+        self._retrying = _without_awaits(retrying)
         self.budgets: Final = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled: Final[bool] = retrying.enabled
         self.sees_first_attempt: Final[bool] = retrying.before is not tenacity.before_nothing or not _sees_only_failures(
@@ -245,9 +246,11 @@ class Policy:
                 part.take_back(state)
         raise _last_error(state)
 
-    async def _loop(self, retrying: AsyncRetrying, state: RetryCallState, attempt: Attempted[T], may_pause: MayPause) -> T:
+    async def _loop(self, retrying: BaseRetrying, state: RetryCallState, attempt: Attempted[T], may_pause: MayPause) -> T:
         while True:
-            step = await cast("Any", retrying.iter(retry_state=state))
+            step: Any = retrying.iter(retry_state=state)
+            if isinstance(retrying, AsyncRetrying):
+                step = await step
             if isinstance(step, tenacity.DoAttempt):
                 _record(state, await attempt())
             elif isinstance(step, tenacity.DoSleep):
@@ -266,6 +269,19 @@ class Policy:
                     for part in self.budgets:
                         part.give_back(state)
                 return cast("T", step)
+
+
+def _without_awaits(retrying: AsyncRetrying) -> BaseRetrying:
+    """Return a policy that calls its callbacks without awaiting them, if they are plain functions.
+
+    In each step an `AsyncRetrying` asks that of each, which takes a quarter of a call that is retried once.
+    """
+    callbacks: dict[str, Any] = {name: getattr(retrying, name) for name in _CALLBACKS}
+    called = (getattr(callback, "__call__", None) for callback in callbacks.values())  # noqa: B004 -- of a class's instance
+    if type(retrying) is not AsyncRetrying or any(map(inspect.iscoroutinefunction, (*callbacks.values(), *called))):
+        return retrying
+    sleep = cast("Any", retrying.sleep)  # `_loop` awaits it if necessary
+    return Retrying(sleep=sleep, reraise=retrying.reraise, retry_error_cls=retrying.retry_error_cls, **callbacks)
 
 
 def _named(name: str) -> Callable[[], None]:
