@@ -39,6 +39,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 html_show_sphinx = False
 html_copy_source = False
 pygments_dark_style = "github-dark"
+highlight_language = "none"
 smartquotes_action = "D"  # quotes in messages stay as they are
 
 # Inventories are kept in the tree, so that building needs no network: they tell where a name of another library is documented.
@@ -85,6 +86,7 @@ _MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _BOX = re.compile(r'\["(.*?)"\]')
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
+_BREAK = re.compile(r"(?<=[^\W_])([._(=/])(?=\w|$)")
 _CODE = re.compile(r'(<span class="pre">)([^<]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
 _NAME = re.compile(r"(?<![`:])`([A-Z]\w*[a-z]\w*(?:\.\w+)*|[a-z]\w*(?:\.\w+)+)(?:\(\))?`(?!`)")
@@ -125,7 +127,7 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
 
 def _breakable(app: Any, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Mark where a long name may break, which `site.css` makes use of on small screens."""
-    context["body"] = _CODE.sub(lambda code: code[1] + re.sub(r"([._(=/])(?=\w)", r"\1<wbr>", code[2]), context.get("body", ""))
+    context["body"] = _CODE.sub(lambda code: code[1] + _BREAK.sub(r"\1<wbr>", code[2]), context.get("body", ""))
 
 
 def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
