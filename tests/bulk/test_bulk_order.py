@@ -12,7 +12,7 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from boardclient import ApiError, AsyncSession, Card, CardDraft, CardResult, DecodeError, StaticCredentials, TransportError
+from boardclient import ApiError, AsyncSession, Card, CardDraft, CardResult, DecodeError, StaticCredentials, TransportError, retry
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof import _board, _order
@@ -65,7 +65,7 @@ class Service:
         base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with (
             server,
-            AsyncSession(StaticCredentials(token="t", key="k"), base_url=base_url, retry=None, **options) as session,
+            AsyncSession(StaticCredentials(token="t", key="k"), base_url=base_url, **{"retry": None, **options}) as session,
         ):
             yield session
 
@@ -312,6 +312,7 @@ async def test_it_makes_none_wrong_if_aiohttp_reads_the_responses(monkeypatch: p
 
 OTHERWISE: dict[str, bytes] = {
     **{str(status): response(status, {}) for status in (400, 401, 403, 404, 405, 429, 500)},
+    "429 for an hour": response(429, {}).replace(b"\r\n", b"\r\nRetry-After: 3600\r\n", 1),
     "page": response(200, "a page"),
     "another card": response(200, {"id": "x", "name": "of others"}),
 }
@@ -319,28 +320,28 @@ OTHERWISE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("unknown", ["report", "resend"])
 @pytest.mark.parametrize("otherwise", OTHERWISE)
-async def test_a_service_that_only_creates_gets_each_row_once(
-    otherwise: str, unknown: Literal["report", "resend"], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing shows whose the responses are, and nothing that another came: the way in which it responds to reads is no fault."""
-    monkeypatch.setattr(_board, "_PAUSE_SECONDS", 0.0)
+async def test_a_service_that_only_creates_gets_each_row_once(otherwise: str, unknown: Literal["report", "resend"]) -> None:
+    """Nothing shows whose the responses are, and nothing that another came: the way in which it responds to reads is no fault.
+
+    Reads are not repeated, and wait for nothing.
+    """
     for change in ("upper", "none"):
         service = Service(show=CHANGES[change], hides_desc=True, refused={"text 3", "text 20"})
-        answer = service._respond
+        answer, reads = service._respond, count()
         service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- no card can be read
-            answer(line, body) if line[0] == "post" else OTHERWISE[otherwise]  # noqa: B023 -- it ends with this service
+            answer(line, body) if line[0] == "post" or next(reads) < 0 else OTHERWISE[otherwise]  # noqa: B023 -- as long as it
         )
-        async with service.session() as session:
+        async with service.session(retry=retry.default()) as session:
             opened = session.cards.create_many(rows(), concurrency=2, unknown=unknown)
             report = await opened.wait()
         assert (report.created, report.failed, report.unknown) == (38, 2, 0)
         assert set(service.sent.values()) == {1}
+        assert next(reads) <= 12  # two for eight rows of a connection, and for those that are left
 
 
 @pytest.mark.parametrize("fault", ["429", "closed"])
-async def test_a_connection_that_is_asked_in_vain_is_asked_again(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_asked_in_vain_is_asked_again(fault: str) -> None:
     """One that ends has proven that nothing was left to come over it."""
-    monkeypatch.setattr(_board, "_PAUSE_SECONDS", 0.0)
     service, faults = Service(show=str.upper, hides_desc=True), [b"" if fault == "closed" else response(429, {})]
     answer = service._respond
     service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- the first read fails

@@ -384,10 +384,11 @@ class RunBoard:
                 return False
             if (is_next := connection.use_next()) is None:
                 return True
-            number, options, pause = connection.responses, CallOptions(is_of_run=True), 0.0 if is_next else _BUSY_SECONDS
+            number, options = connection.responses, CallOptions(is_of_run=True)
             shown, kind = "", "refused"
             try:
-                value = await self._pipeline.call(request, options) if is_next else None
+                once = attrs.evolve(request, operation=attrs.evolve(request.operation, repeatable=False))  # each response counts
+                value = await self._pipeline.call(once, options) if is_next else None
                 shown = request.identifier if isinstance(value, list) else "" if value is None else value.id
                 kind = "own" if shown == request.identifier else "other"
             except BoardClientError as error:
@@ -395,14 +396,13 @@ class RunBoard:
                     break
                 if request in lists and isinstance(error, DecodeError):  # the run has read the lists: something else has come
                     kind, shown = "other", asked
-                pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
             if options.connection is connection and options.response_number == number + 1:
                 if kind == "own" or (kind == before and shown != asked):
                     return True
                 if before:
                     return False
                 asked, before = request.identifier, kind
-            await asyncio.sleep(pause)
+            await asyncio.sleep(0.0 if is_next else _BUSY_SECONDS)
         return False if connection.has_surplus or before == "other" else None
 
     async def _is_gone(self, card_id: str) -> bool:

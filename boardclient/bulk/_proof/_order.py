@@ -102,9 +102,9 @@ class ResponseOrder:
             self.card_ids.add(response.card.id)
 
     def needs_proof(self, connection: UsedConnection) -> bool:
-        """Return True if too many responses of a connection are kept."""
+        """Return True if the last of so many responses of a connection was kept that it is asked for a proof, or asked again."""
         since = self._since.get(connection)
-        return since is not None and len(since.responses) >= _MOST_OPEN
+        return since is not None and len(since.responses) % _MOST_OPEN == 0
 
     def has_at_stake(self, connection: UsedConnection) -> bool:
         """Return True if a row has a card or failed if the responses of a connection are believed."""
