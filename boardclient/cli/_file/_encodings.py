@@ -27,17 +27,7 @@ _MARKS = (
 )
 _NOT_OF_FILES = frozenset({"charmap", "idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
 """Codecs of protocols and of Python's own. They read ASCII as something else, or any bytes at all."""
-_LIKELY = (
-    "windows-1252",
-    "cp932",
-    "gb18030",
-    "windows-1251",
-    "windows-1250",
-    "mac-roman",
-    "iso2022-jp",
-    "utf-16-le",
-    "utf-16-be",
-)
+_TRIED = ("windows-1252", "cp932", "gb18030", "windows-1251", "windows-1250", "mac-roman", "iso2022-jp", "utf-16-le", "utf-16-be")
 """What a refused file is shown in, besides the encoding of this machine. Those that can refuse most come first."""
 _SHOWN = 3
 
@@ -72,7 +62,7 @@ def named(value: str) -> str:
         return name
     import encodings.aliases
 
-    alike = did_you_mean(value, filter(_found, {*encodings.aliases.aliases.values(), *_LIKELY}))
+    alike = did_you_mean(value, filter(_found, {*encodings.aliases.aliases.values(), *_TRIED}))
     examples = alike or "; names are like windows-1251 and mac-roman"
     raise click.BadParameter(f"{quoted(value)} is no encoding of text files{examples}")
 
@@ -140,7 +130,7 @@ def is_encoded(file: BinaryIO, encoding: str) -> bool:
 def likely(file: BinaryIO) -> Iterator[str]:
     """Yield names of encodings that could be those of a file, of which its user knows one."""
     mark = _mark(file)
-    names = [locale.getencoding(), *_LIKELY] if mark is None else [label(mark).lower()]
+    names = [locale.getencoding(), *_TRIED] if mark is None else [label(mark).lower()]
     one_of_each = {codecs.lookup(name).name: name for name in names}.values()
     return itertools.islice((name for name in one_of_each if is_encoded(file, encoding_of(file, name))), _SHOWN)
 
