@@ -166,6 +166,19 @@ def test_the_command_keeps_its_ledger_beside_the_profiles(
     assert [Path(ledger) for ledger in ledgers] == [tmp_path / "boardclient" / "mcp.ledger", tmp_path / "other"]
 
 
+def test_a_folder_that_can_t_hold_the_ledger_is_named_with_what_helps(tmp_path: Path, monkeypatch, capsys) -> None:
+    for name, value in {"BASE_URL": "https://board.example", "TOKEN": "t"}.items():
+        monkeypatch.setenv(f"BOARDCLIENT_{name}", value)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    with pytest.raises(SystemExit) as caught:
+        main(["mcp"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        f"boardclient: error: {tmp_path / 'file' / 'boardclient'} can't hold the ledger (Not a directory): give --ledger\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "arguments", "effect", "words"),
     [

@@ -127,10 +127,15 @@ async def mcp(
         allow_delete: Offer a tool that deletes cards for good.
         settle: How long the service may take to list a card whose response was lost.
     """
+    from boardclient._environment import reason_of
     from boardclient._profiles import folder
     from boardclient.integrations.mcp import make_server
 
     if ledger is None:
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            place = error.filename or "this machine"
+            raise UsageError(f"{place} can't hold the ledger ({reason_of(error)}): give --ledger") from None
     place = ledger or folder() / "mcp.ledger"
     await make_server(client.session, place, allow_delete=allow_delete, settle=settle).run_stdio_async()
