@@ -68,7 +68,7 @@ class ConnectionSlots(FifoSemaphore):
 
 
 class SessionExchange:
-    """What a session and its views share: the pool and the calls in flight."""
+    """What a session and its views share: the pool and the calls in flight. It is the `Exchange` that providers use."""
 
     def __init__(
         self,
@@ -127,18 +127,11 @@ class SessionExchange:
         )
 
     def check_url(self, url: str, name: str) -> str:
-        """Return the URL, percent-encoded, if requests may be sent there.
-
-        Raises:
-            ValueError: it is not an absolute http or https URL, has a part that it must not have, or is not encrypted although
-                `allow_insecure` is not set. The message does not show the URL.
-        """
         checked = check_url(url, name, allow_insecure=self.settings.allow_insecure)
         check_proxy(self.settings.proxy, checked, allow_insecure=self.settings.allow_insecure)
         return checked
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work of a credential provider in a task, which closing cancels."""
         if self.in_flight.is_closed:
             work.close()
             raise SessionClosedError("the session is closed")
@@ -148,16 +141,6 @@ class SessionExchange:
         return task
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send a form once over the session's pool, and return the response.
-
-        This is the `Exchange` that providers use. `timeout` is in seconds, None for no deadline.
-
-        Raises:
-            TransportError: no response was received.
-            DeadlineError: the deadline passed.
-            SessionClosedError: the session is closed, or was closed meanwhile.
-            TypeError, ValueError: requests may not be sent to the URL, or the timeout is no number of more than 0 seconds.
-        """
         try:
             check_timeout(timeout)
             target = self.check_url(url, "the URL of the form")
