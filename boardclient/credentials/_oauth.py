@@ -304,7 +304,8 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
             authorize_url: The address of the consent page, which the interface does not show. It may have a query.
             state: A random text for this sign-in alone.
             scope: The scopes to ask for, separated by spaces. None (default): none are named.
-            code_verifier: A random text of at least 43 characters, whose challenge is sent (RFC 7636). None by default.
+            code_verifier: A random text of at least 43 characters, whose challenge is sent (RFC 7636). `exchange_code` needs it
+                too, so it is for codes that `authorize` does not return. None by default.
         """
         query = {
             "response_type": "code",
