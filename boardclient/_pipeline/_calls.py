@@ -45,6 +45,8 @@ class CallOptions:
         is_of_run: If True, the retry policy leaves to the bulk run what the run alone may decide: creations that may have been
             done, and responses that ask for fewer requests. What a policy's `retry_error_callback` returns does not count.
             Waiting for the limiter and for credentials does not count towards the deadline. False by default.
+        is_single: If True, nothing follows the first request of a run's call: no renewal of credentials, no retry. False by
+            default.
         may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
             default: it may be written.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
@@ -57,6 +59,7 @@ class CallOptions:
 
     limiter: GuardedLimiter | None = None
     is_of_run: bool = attrs.field(default=False, kw_only=True)
+    is_single: bool = attrs.field(default=False, kw_only=True)
     may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
     connection: UsedConnection | None = attrs.field(default=None, init=False)

@@ -293,7 +293,7 @@ class Pipeline:
         """After a 401, renew the credentials and send the request again, once in a call."""
         # Three cases: no 401; the first 401 of the call, which a renewal may mend; and a later one, which is final. Only of the
         # last one the provider is notified, since it knows of the first by `renew`.
-        if not isinstance(outcome, AuthenticationError):
+        if context.options.is_single or not isinstance(outcome, AuthenticationError):
             return outcome
         rejected = context.credentials
         assert rejected is not None  # noqa: S101 -- the 401 is the response to a request that was signed with them
@@ -384,10 +384,10 @@ def _path_refused(request: Request[Any], context: CallContext, credentials: Cred
 
 
 def _is_left_to_run(request: Request[Any], context: CallContext, error: BoardClientError | None) -> bool:
-    """Return True if the bulk run decides itself: about a success (None), a 429, or a creation that may have been done."""
+    """Return True if the bulk run decides itself: about a success (None), a single request, a 429, or what may have been done."""
     if not context.options.is_of_run:
         return False
-    if error is None or is_throttling(error):
+    if error is None or context.options.is_single or is_throttling(error):
         return True
     return not request.repeatable and error.effect in {Effect.UNKNOWN, Effect.DONE}
 

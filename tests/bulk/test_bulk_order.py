@@ -12,11 +12,24 @@ from typing import Any, Literal
 import attrs
 import pytest
 
-from boardclient import ApiError, AsyncSession, Card, CardDraft, CardResult, DecodeError, StaticCredentials, TransportError, retry
+from boardclient import (
+    ApiError,
+    AsyncSession,
+    Card,
+    CardDraft,
+    CardResult,
+    CredentialProvider,
+    Credentials,
+    DecodeError,
+    StaticCredentials,
+    TransportError,
+    retry,
+)
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof import _board, _order
 from boardclient.bulk._proof._recognition import RowMarkers
+from boardclient.credentials import Exchange
 
 
 def response(status: int, body: Any) -> bytes:
@@ -60,12 +73,14 @@ class Service:
     _port: int = 0
 
     @contextlib.asynccontextmanager
-    async def session(self, **options: Any) -> AsyncIterator[AsyncSession]:
+    async def session(self, credentials: CredentialProvider | None = None, **options: Any) -> AsyncIterator[AsyncSession]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with (
             server,
-            AsyncSession(StaticCredentials(token="t", key="k"), base_url=base_url, **{"retry": None, **options}) as session,
+            AsyncSession(
+                credentials or StaticCredentials(token="t", key="k"), base_url=base_url, **{"retry": None, **options}
+            ) as session,
         ):
             yield session
 
@@ -323,20 +338,28 @@ OTHERWISE: dict[str, bytes] = {
 async def test_a_service_that_only_creates_gets_each_row_once(otherwise: str, unknown: Literal["report", "resend"]) -> None:
     """Nothing shows whose the responses are, and nothing that another came: the way in which it responds to reads is no fault.
 
-    Reads are not repeated, and wait for nothing.
+    Reads are not repeated, wait for nothing, and no renewal of credentials follows them.
     """
+    renewals = list[Credentials]()
+
+    class Renewing(StaticCredentials):
+        async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+            renewals.append(rejected)
+            return Credentials(token=f"t{len(renewals)}", key="k")
+
     for change in ("upper", "none"):
         service = Service(show=CHANGES[change], hides_desc=True, refused={"text 3", "text 20"})
         answer, reads = service._respond, count()
         service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- no card can be read
             answer(line, body) if line[0] == "post" or next(reads) < 0 else OTHERWISE[otherwise]  # noqa: B023 -- as long as it
         )
-        async with service.session(retry=retry.default()) as session:
+        async with service.session(Renewing(token="t", key="k"), retry=retry.default()) as session:
             opened = session.cards.create_many(rows(), concurrency=2, unknown=unknown)
             report = await opened.wait()
         assert (report.created, report.failed, report.unknown) == (38, 2, 0)
         assert set(service.sent.values()) == {1}
         assert next(reads) <= 12  # two for eight rows of a connection, and for those that are left
+    assert not renewals
 
 
 @pytest.mark.parametrize("fault", ["429", "closed"])

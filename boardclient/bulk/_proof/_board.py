@@ -384,16 +384,13 @@ class RunBoard:
                 return False
             if (is_next := connection.use_next()) is None:
                 return True
-            number, options = connection.responses, CallOptions(is_of_run=True)
+            number, options = connection.responses, CallOptions(is_of_run=True, is_single=True)
             shown, kind = "", "refused"
             try:
-                once = attrs.evolve(request, operation=attrs.evolve(request.operation, repeatable=False))  # each response counts
-                value = await self._pipeline.call(once, options) if is_next else None
+                value = await self._pipeline.call(request, options) if is_next else None
                 shown = request.identifier if isinstance(value, list) else "" if value is None else value.id
                 kind = "own" if shown == request.identifier else "other"
             except BoardClientError as error:
-                if ends_run(error):  # what the rows get says so as well, and asking again may ask the user for consent
-                    break
                 if request in lists and isinstance(error, DecodeError):  # the run has read the lists: something else has come
                     kind, shown = "other", asked
             if options.connection is connection and options.response_number == number + 1:
