@@ -252,6 +252,7 @@ LOGS: Final = LogInstrument()
 def _log(level: int, activity: Activity, message: str, *values: object) -> None:
     if not CALLS.isEnabledFor(level):
         return
+    is_of_requests = activity.kind in {"call", "attempt"}
     extra: dict[str, Any] = {
         "call_id": activity.call_id,
         "operation": activity.operation,
@@ -259,12 +260,12 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
         "attempt": activity.number,
         "status": activity.status,
         "seconds": round(activity.seconds, 6),
-        "effect": activity.effect.value,
+        "effect": activity.effect.value if is_of_requests else None,
         "request_id": _request_id_of(activity.response_headers),
     }
     parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
     ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
-    if activity.kind in {"call", "attempt"} and activity.error is not None and activity.effect is not Effect.REJECTED:
+    if is_of_requests and activity.error is not None and activity.effect is not Effect.REJECTED:
         ends.append(f"effect {activity.effect.value}")
     if activity.seconds:
         ends.append(f"{activity.seconds:.3f} s")

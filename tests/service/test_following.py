@@ -89,6 +89,17 @@ async def test_cards_of_a_run_are_logged_at_debug(service: BoardService, caplog:
     assert not [text for text in texts if text.startswith("cards.create (")]
 
 
+async def test_only_records_of_requests_have_an_effect(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """The record of a run that has created cards does not say "not sent", nor does that of a renewal."""
+    caplog.set_level(logging.INFO, "boardclient")
+    board = service.seed({"To Do": []})
+    async with AsyncSession(oauth(service), service.base_url) as session:
+        await session.cards.create_many([CardDraft("c", board.lists["To Do"])]).wait()
+        await session.members.me()
+    effects = {(record.operation, record.effect) for record in caplog.records if record.name == "boardclient.calls"}
+    assert effects == {("cards.create_many", None), ("credentials.renew", None), ("members.me", "done")}
+
+
 async def test_events_name_call_account_and_headers(service: BoardService, policy: Any) -> None:
     """The events of one call carry its identifier, its account and the headers of responses; a view has observers of its own."""
     seen: list[Any] = []
