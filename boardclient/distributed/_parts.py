@@ -465,9 +465,9 @@ class PartLedger(DurableLedger):
             self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
 
     def _write_soon(self) -> None:
-        self._writer = asyncio.ensure_future(self._written())
+        self._writer = asyncio.ensure_future(self._try_to_write())
 
-    async def _written(self) -> None:
+    async def _try_to_write(self) -> None:
         try:
             await self._write()
         except Exception as error:  # the run meets it at its next write

@@ -110,7 +110,7 @@ async def plan(
         JournalError: the ledger can't be used, or has another board, account, marker or other rows under this name.
     """
     job = _job(ledger, board_id, account, name)
-    (job,) = await _planned([job], ((board_id, account, row) for row in rows), ledger, _size(rows, parts), marker, settle)
+    (job,) = await _store_jobs([job], ((board_id, account, row) for row in rows), ledger, _size(rows, parts), marker, settle)
     return job
 
 
@@ -142,7 +142,7 @@ async def plan_many(
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has other rows for a board and account.
     """
-    return await _planned([], rows, ledger, _size(rows, parts), marker, settle)
+    return await _store_jobs([], rows, ledger, _size(rows, parts), marker, settle)
 
 
 @takes_location
@@ -229,7 +229,7 @@ def _size(rows: Iterable[object], parts: int | None) -> int:
     return max(1, -(-len(rows) // parts))
 
 
-async def _planned(
+async def _store_jobs(
     given: Iterable[Job],
     rows: Iterable[tuple[str, str | None, CardDraft]],
     ledger: str | os.PathLike[str],
@@ -265,7 +265,7 @@ async def _planned(
                         connection.execute(parts.insert().values(values))
 
             await database.change(store)
-        return [await _opened_again(database, one.job) for one in plans.values()]
+        return [await _open_again(database, one.job) for one in plans.values()]
 
 
 def _loaded(spool: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -326,7 +326,7 @@ def _enter(one: _Plan, database: Database, options: str, connection: sa.Connecti
     return False
 
 
-async def _opened_again(database: Database, job: Job) -> Job:
+async def _open_again(database: Database, job: Job) -> Job:
     """Return a job with its parts. If it has ended, open those that have rows without a card."""
     of_job = parts.c.job == job.name
 

@@ -130,7 +130,7 @@ async def import_part(
     async with _task(job, session, concurrency, lease, patience, on_progress) as task:
         if part != CLOSING:
             await _hold(task, part, partial(_run_part, task))
-        await _settled(task)
+        await _settle(task)
 
 
 def import_part_now(job: Job, part: int, **options: Any) -> None:
@@ -216,7 +216,7 @@ async def run_batch(
         if not isinstance(draft, CardDraft):
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, concurrency, lease, patience, on_progress) as task:
-        part, new = await _stored(task, key, drafts)
+        part, new = await _store(task, key, drafts)
         found = None
         if part.state != "done" or part.failed:
             found = await _hold(task, part.part, partial(_run_part, task), first=new, retries_failed=new is None)
@@ -249,7 +249,7 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, None, 30.0, None, None) as task:
         await _complete_abandoned(task)
-        is_settled = await _settled(task, condition=sa.true(), probe=probe)
+        is_settled = await _settle(task, condition=sa.true(), probe=probe)
     if not is_settled:
         raise _drained(task)
     problems = [result async for result in results_of(job, is_problem=True)]
@@ -371,7 +371,7 @@ async def _hold(
         if held is not None:
             since = None
             with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
-                return await _worked(task, held, work)
+                return await _work_on(task, held, work)
         elif (rest := await _rest(task, part, waits_for)) is None:
             return None
         elif rest > 0:
@@ -385,7 +385,7 @@ async def _hold(
             condition, retries_failed = None, False
 
 
-async def _worked(task: _Task, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
+async def _work_on(task: _Task, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
     """Do some work with a part, and give it back."""
     try:
         with task.worker.heartbeat.keep(held, held.drain):
@@ -425,7 +425,7 @@ async def _run_part(task: _Task, held: PartLease) -> tuple[BulkReport, list[Card
     return report, results
 
 
-async def _settled(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> bool | None:
+async def _settle(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> bool | None:
     """Run the closing part until nothing is kept back. Return None if there is nothing to do."""
     is_complete: bool | None = False
     while is_complete is False:
@@ -513,7 +513,7 @@ async def _carry_out(
         probe=probe,
     )
     watch = _Watch(task)
-    listeners = [watch.note] if task.on_progress is None else [watch.note, task.on_progress]
+    listeners = [watch.on_progress] if task.on_progress is None else [watch.on_progress, task.on_progress]
     run = watch.run = BulkRun(task.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
     ledger.report, held.on_drain = (lambda: run.report), run.stop
     async with run, watch:
@@ -536,7 +536,7 @@ class _Watch:
     _since: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def note(self, progress: BulkProgress) -> None:
+    def on_progress(self, progress: BulkProgress) -> None:
         """Look at the progress of the run."""
         if progress.waiting_for == "consent":
             self._end(ConsentRequired(f"the account of {self.task.job.name} has to sign in", self.task.job.account or ""))
@@ -575,7 +575,7 @@ class _Watch:
 # --- batches
 
 
-async def _stored(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None]:
+async def _store(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None]:
     """Store a batch, take it, and log its first rows, all in one, unless it is there.
 
     Return its part, and the lease if it is new.

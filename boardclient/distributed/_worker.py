@@ -167,10 +167,10 @@ class Worker:
             ids = {card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))}
             before = zlib.compress(json.dumps(sorted(ids)).encode(), 1)
             set_it = jobs.update().where(of_job, jobs.c.baseline.is_(None)).values(baseline=before, identity=identity)
-            await self.database.change(partial(_executed, set_it))
+            await self.database.change(partial(_execute, set_it))
 
 
-def _executed(statement: sa.Update, connection: sa.Connection) -> None:
+def _execute(statement: sa.Update, connection: sa.Connection) -> None:
     connection.execute(statement)
 
 
