@@ -17,17 +17,7 @@ from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, worker_name
 from boardclient.distributed._plan import Job
-from boardclient.distributed._tables import (
-    CLOSING,
-    State,
-    count_of,
-    jobs,
-    load_audit,
-    load_drafts,
-    parts,
-    probes,
-    read_states,
-)
+from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_drafts, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
 
