@@ -214,9 +214,9 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
         except boardclient.NotFoundError as error:
             if board is None or client is None:
                 raise
-            raise CommandError(f"{error}{client.advice()}") from None
+            raise CommandError(f"{in_words(error)}{client.advice()}") from None
         except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-            text, hint = str(error), advice()
+            text, hint = in_words(error), advice()
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)

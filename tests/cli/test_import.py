@@ -688,3 +688,12 @@ def test_lists_of_cards_are_cut_at_20(cli, board_service: BoardService, board, c
     assert code == 1
     assert err.count("duplicated: ") == 21
     assert "duplicated: and 5 more\n" in err
+
+
+def test_errors_of_rows_are_in_the_words_of_the_command_line(cli, board_service: BoardService, board, csv_file) -> None:
+    """They name its options, and not the parameters of functions."""
+    board_service.faults.add(board_service.faults.status(500), "cards.create")
+    code, out, err = cli("import", csv_file("name\nA\n"), *into(board), "--json")
+    assert code == 3
+    for text in (summary(out)["rows"][0]["error"], err):
+        assert "check before you send it again, as --board does" in text

@@ -23,6 +23,7 @@ from boardclient.cli._output import (
     NotProvenError,
     UsageError,
     first_lines,
+    in_words,
     key_name,
     note,
     out,
@@ -194,8 +195,9 @@ class ImportRun:
         row, key = self._under_way.pop(result.index)
         if result.error is not None:
             color, place = ("yellow", f"row {row} ({key_name(key)})") if result.state == "unknown" else ("red", f"row {row}")
-            note(f"{place}: {result.state}: {result.error}", fg=color)  # rich puts it above the bar
-            self._failed.append({"row": row, "key": key, "state": result.state, "error": str(result.error)})
+            error = in_words(result.error)
+            note(f"{place}: {result.state}: {error}", fg=color)  # rich puts it above the bar
+            self._failed.append({"row": row, "key": key, "state": result.state, "error": error})
 
     def _not_reached(self, report: BulkReport) -> int:
         return self.places.total() - sum(int(getattr(report, state)) for state in STATES)
@@ -227,7 +229,7 @@ class ImportRun:
             for text in _audit_lines(report.audit, self._keys_of_lost(report.audit)):
                 note(text, fg="red")
         if report.audit_error is not None:
-            note(f"the board could not be read at the end: {report.audit_error}", fg="red")
+            note(f"the board could not be read at the end: {in_words(report.audit_error)}", fg="red")
         for probe in report.probes:
             note(f"probe: the temporary card {probe.name!r} ({probe.id}) is still on the board: delete it by hand", fg="yellow")
         values = _values(report, self._not_reached(report), self._failed)
@@ -249,7 +251,7 @@ def _values(report: BulkReport, not_reached: int | None, rows: Sequence[Mapping[
     """Return the result for JSON. `rows` are those without a card."""
     values = {name: getattr(report, name) for name in (*STATES, "seconds", "rate", "requests", "rejected")}
     audit = report.audit and {one.name: _named(getattr(report.audit, one.name)) for one in attrs.fields(BulkAudit)}
-    error = report.audit_error and str(report.audit_error)
+    error = report.audit_error and in_words(report.audit_error)
     left = {"audit": audit, "audit_error": error, "probes": _named(report.probes)}
     return {**values, "not_reached": not_reached, "rows": rows, **{name: value for name, value in left.items() if value}}
 
