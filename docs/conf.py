@@ -126,8 +126,9 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
 
 
 def _breakable(app: Any, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Mark where a long name may break, which `site.css` makes use of on small screens."""
-    context["body"] = _CODE.sub(lambda code: code[1] + _BREAK.sub(r"\1<wbr>", code[2]), context.get("body", ""))
+    """Mark where a long name may break, which `site.css` makes use of where there is little room."""
+    for part in {"body", "toc"} & context.keys():
+        context[part] = _CODE.sub(lambda code: code[1] + _BREAK.sub(r"\1<wbr>", code[2]), context[part])
 
 
 def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
