@@ -13,7 +13,7 @@ from boardclient._fifo import FifoSemaphore
 from boardclient._guards import wait_to_end
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import is_throttling
+from boardclient._responses import status_of
 from boardclient.bulk._source import open_source
 from boardclient.bulk._waiting import Workers
 from boardclient.errors import ApiError
@@ -118,8 +118,9 @@ class _Calls(Generic[T, R]):
             pace, call = self._workers.pace, (self._function, index, item)
             result = await (_call(*call) if pace is None else _call_at_pace(*call, pace))
             self._ended += 1
-            if self._finds_pace and is_throttling(result.error):
-                self._workers.record_refusal(self._ended, result.error)
+            error = result.error
+            if self._finds_pace and isinstance(error, ApiError) and status_of(error.status).is_overload:
+                self._workers.record_refusal(self._ended, error)
             await self._room.enter()
             self._results.append(result)
             self._changed.set()

@@ -209,7 +209,7 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 class Workers:
     """How many calls are made at a time, and at what pace. Owned by a run or a map.
 
-    There is no pace of its own until a call is first refused with 429. If it `grows`, there are few workers at first, and twice
+    There is no pace of its own until a call is first refused. If it `grows`, there are few workers at first, and twice
     as many each time that makes it faster.
     """
 
@@ -243,7 +243,7 @@ class Workers:
         return self._needed
 
     def record_refusal(self, sent: int, refusal: BoardClientError) -> None:
-        """Record a 429 after so many requests. From now on there is a pace, unless the session has one."""
+        """Record a refusal after so many requests. From now on there is a pace, unless the session has one."""
         if self.pace is None and self._session_pace is None:
             self.pace = Pace.after_refusal(
                 self._most,

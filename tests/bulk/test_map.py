@@ -234,10 +234,10 @@ async def test_a_call_that_cancels_its_task_is_not_lost_silently(session: AsyncS
 
 
 class Limited:
-    """A function that is refused with 429 above `rate` calls a second. It counts the calls."""
+    """A function that is refused with a status above `rate` calls a second. It counts the calls."""
 
-    def __init__(self, rate: float = 1e9) -> None:
-        self.rate = rate
+    def __init__(self, rate: float = 1e9, status: int = 429) -> None:
+        self.rate, self.status = rate, status
         self.tokens, self.at = rate, asyncio.get_running_loop().time()
         self.running = self.most = self.accepted = self.refused = 0
 
@@ -250,7 +250,7 @@ class Limited:
         self.tokens, self.at = min(self.rate, self.tokens + (now - self.at) * self.rate), now
         if self.tokens < 1:
             self.refused += 1
-            raise ApiError("too many requests", 429)
+            raise ApiError("too many requests", self.status)
         self.tokens -= 1
         self.accepted += 1
 
@@ -270,15 +270,16 @@ async def test_more_calls_are_made_at_a_time_while_that_is_faster() -> None:
 
 
 @pytest.mark.parametrize("rate", [20.0, 100.0])
+@pytest.mark.parametrize(("status", "most"), [(429, 0.05), (503, 0.2)])
 @virtually
-async def test_calls_slow_down_once_one_is_refused(rate: float) -> None:
+async def test_calls_slow_down_once_one_is_refused(rate: float, status: int, most: float) -> None:
     """After the first refusals nearly all calls are accepted, and nearly as many as the service allows."""
     async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
-        call = Limited(rate)
+        call = Limited(rate, status)
         number = int(60 * rate)
         results = [result async for result in session.map(call, range(number))]
         assert len(results) == number
-        assert call.refused < number / 20
+        assert call.refused < most * number
         assert call.accepted > 0.85 * rate * asyncio.get_running_loop().time()
 
 
