@@ -209,8 +209,8 @@ class Cards(_Resource):
         """Add a card to a list (interface 4.3).
 
         With `reference` and `ledger` the card is created once, however often and in whatever process this is called: later calls
-        return the same card. Its description has a code that proves it. After an error whose effect is UNKNOWN the next call
-        looks again, and sends only what is proven absent.
+        return the same card, as it is by then, or with its identifier alone if it can't be read. Its description has a code that
+        proves it. After an error whose effect is UNKNOWN the next call looks again, and sends only what is proven absent.
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the

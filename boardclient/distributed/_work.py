@@ -280,9 +280,12 @@ async def create_once(
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         raise result.error
-    if result.state == "created":
-        return result.card
-    return await pipeline.call(operations.READ_CARD.request(result.card.id))
+    if result.state != "created":
+        with contextlib.suppress(BoardClientError):  # it would say that nothing was created
+            shown = await pipeline.call(operations.READ_CARD.request(result.card.id))
+            if shown.id == result.card.id:
+                return shown
+    return result.card
 
 
 def _name_candidates(error: BoardClientError | None, audit: BulkAudit | None) -> None:

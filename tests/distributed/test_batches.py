@@ -531,6 +531,17 @@ async def test_a_reference_has_one_card(world: World) -> None:
     assert world.sent == 1
 
 
+@pytest.mark.parametrize(
+    "fault", [faults.status(403), faults.status(404), faults.status(200, body=b'{"id": "x", "name": "of others"}')]
+)
+async def test_a_reference_has_its_card_whatever_the_service_responds_to_its_read(world: World, fault: faults.Fault) -> None:
+    """The error of the read would say that nothing was created, so that another reference would be right."""
+    created = await world.create("Fix the login", "t1")
+    world.service.faults.add(fault, "cards.get")
+    again = await world.create("Fix the login", "t1")
+    assert (again.id, again.name, world.sent) == (created.id, None, 1)
+
+
 async def test_a_card_whose_response_was_lost_is_found_by_its_marker(world: World) -> None:
     """It is returned, though others have created an equal card."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
