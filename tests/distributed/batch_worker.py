@@ -13,13 +13,16 @@ from boardclient.distributed import import_batch, open_job
 async def main(board_id: str, list_id: str, ledger: str, keys: int, rows: int, seed: int) -> None:
     order = [*range(keys)]
     random.Random(seed).shuffle(order)
-    job = await open_job(board_id, ledger, settle=0.5)
+    job = await open_job(board_id, ledger, settle=0.5) if ledger else None
     async with AsyncSession.from_env(timeout=5.0) as session:
         for key in order:
             drafts = [CardDraft(f"card {key}-{n}", list_id) for n in range(rows)]
             for _ in range(60):  # an engine's retries
                 try:
-                    await import_batch(job, f"topic/{key}", drafts, session=session, concurrency=2, lease=1.5)
+                    if job is None:  # the naive twin
+                        await session.cards.create_many(drafts, concurrency=2).wait()
+                    else:
+                        await import_batch(job, f"topic/{key}", drafts, session=session, concurrency=2, lease=1.5)
                     break
                 except BoardClientError as error:
                     sys.stderr.write(f"{key}: {type(error).__name__}: {error}\n")

@@ -705,3 +705,26 @@ async def test_batches_that_are_delivered_by_workers_which_are_killed(world: Wor
     assert counts(settled) == (engine.total, 0, 0, 0)
     assert await world.names() == Counter(f"card {key}-{n}" for key in range(12) for n in range(8))
     assert sum(part.done for part in await status(job)) == engine.total
+
+
+@pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
+async def test_batches_whose_database_restarts_while_they_are_delivered_and_settled(world: World, postgresql: Any) -> None:
+    """No row is lost and none has two cards. Workers without a ledger make more cards than rows."""
+    engine = Campaign(world, keys=12, rows=8)
+    world.service.latency = 0.01
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])
+    world.service.faults.add(faults.drop(), "cards.create", call=[30, 75])
+
+    async def restart() -> None:
+        await until(lambda: world.sent >= engine.total // 2, running)
+        await asyncio.to_thread(postgresql.restart)
+
+    running = asyncio.ensure_future(engine.run(4, kills=2))
+    await asyncio.gather(restart(), running)
+    job = await world.open(settle=0.5)
+    settled, _ = await asyncio.gather(reconcile(job, session=world.session, probe=True), asyncio.to_thread(postgresql.restart))
+    assert counts(settled) == (engine.total, 0, 0, 0)
+    assert await world.names() == Counter(f"card {key}-{n}" for key in range(12) for n in range(8))
+    naive = Campaign(attrs.evolve(world, ledger=""), keys=12, rows=8)
+    await naive.run(4, kills=0)
+    assert (await world.names()).total() > 2 * engine.total
