@@ -173,7 +173,8 @@ async def import_batch(
 
     The first call with a key stores the rows, and later ones resume it. On return the ledger owns them: each has a card, failed,
     or is in doubt until `reconcile` settles it. They need not be delivered again. If several calls have the same
-    key at once, one of them works, and the others wait for its result. A later call sends failed rows again.
+    key at once, one of them works, and the others wait for its result. A later call sends failed rows again, if the board shows
+    no cards of theirs.
 
     Args:
         job: The job, as `open_job` returned it.
@@ -217,6 +218,9 @@ async def run_batch(
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, concurrency, lease, patience, on_progress) as task:
         part, new = await _store(task, key, drafts)
+        if part.state == "done" and part.failed:  # a service may have done what it refused
+            await _settle(task, condition=sa.true())
+            part, _ = await _store(task, key, drafts)
         found = None
         if part.state != "done" or part.failed:
             found = await _hold(task, part.part, partial(_run_part, task), first=new, retries_failed=new is None)

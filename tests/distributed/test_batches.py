@@ -586,6 +586,18 @@ async def test_a_card_that_is_refused_is_sent_by_the_next_call(world: World) -> 
     assert (await world.create("Fix the login", "t1")).name == "Fix the login"
 
 
+@pytest.mark.parametrize("marker", [True, False])
+async def test_a_row_that_was_refused_and_created_is_not_sent_again(world: World, marker: bool) -> None:
+    """A later call looks for its card before it sends rows that have failed."""
+    job, rows = await world.open(marker=marker), world.drafts(3)
+    for call, commit in ((1, True), (2, False)):
+        world.service.faults.add(faults.status(400, commit=commit), "cards.create", call=call)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 2
+    again = await world.deliver(job, "a", rows)
+    assert (again.created, again.already, again.failed) == (1, 2, 0)
+    assert set((await world.names()).values()) == {1}
+
+
 @pytest.mark.parametrize("options", [{"ledger": None}, {"board_id": None}, {"unknown": "report"}, {"reference": None}])
 async def test_a_reference_needs_a_ledger_and_a_board(world: World, options: dict[str, Any]) -> None:
     """Nothing is sent without."""
