@@ -112,7 +112,7 @@ class Database:
         self._is_known = is_known
         self._engine: AsyncEngine | sa.Engine
         if self.is_file:
-            self._thread = ThreadPoolExecutor(1, "boardclient-ledger")
+            self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
             self._engine = sa.create_engine(url, connect_args=arguments, **kept)
             listen(self._engine, "connect", self._configure)
             listen(self._engine, "begin", _begin)
@@ -219,6 +219,8 @@ class Database:
             await wait_to_end(asyncio.create_task(self._engine.dispose()))
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
+        if self._process != os.getpid():  # it has been forked, and threads stay behind
+            self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
         try:
             done = asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +131,20 @@ async def test_a_store_that_was_pickled_has_the_same_tokens(tmp_path: Path) -> N
     found = await pickle.loads(stored).read("ada")
     assert found is not None
     assert found.token == Token("t1")
+
+
+def test_a_store_that_was_used_before_a_fork_works_after_it(tmp_path: Path) -> None:
+    """The threads of the parent are not there in the child, as in a server that loads an application before it forks."""
+    code = """
+import asyncio, os, sys
+from boardclient.distributed import SqlTokenStore
+store = SqlTokenStore(sys.argv[1])
+asyncio.run(store.read("ada"))
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1])
+asyncio.run(store.read("ada"))
+"""
+    assert subprocess.run([sys.executable, "-c", code, tmp_path / "tokens"], timeout=60, check=False).returncode == 0
 
 
 async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
