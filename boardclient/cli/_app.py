@@ -398,14 +398,21 @@ for _name, (_module, _text) in _COMMANDS.items():
     app.add_command(_Late(_name, _module, _text))
 
 
+def _null_device(name: str) -> TextIOWrapper:
+    """Return what takes the place of a stream that is closed. Otherwise a journal or a socket might get its descriptor.
+
+    Standard output can't be written then, so that a command whose output is lost fails.
+    """
+    access = os.O_RDWR if name == "stderr" else os.O_RDONLY
+    # The descriptor stays open until the process ends.
+    return open(os.open(os.devnull, access), "r" if name == "stdin" else "w", encoding="utf-8", closefd=False)
+
+
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. The default arguments are those of the process."""
     for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # it is closed: otherwise a journal or a socket might get its descriptor
-            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
-        elif name != "stdin" and isinstance(stream, TextIOWrapper):
-            setattr(sys, name, whole(stream))
+        stream = getattr(sys, name) or _null_device(name)
+        setattr(sys, name, whole(stream) if name != "stdin" and isinstance(stream, TextIOWrapper) else stream)
     code: Any = 1
     try:
         code = app.main(argv, prog_name="boardclient", standalone_mode=False) or 0

@@ -165,15 +165,22 @@ def test_a_closed_pipe_ends_a_program_silently() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_a_closed_stream_is_replaced_by_the_null_device(monkeypatch, capsys, name: str) -> None:
+def test_closed_standard_error_is_replaced_by_the_null_device(monkeypatch, capsys) -> None:
     """Otherwise a journal might get its descriptor, and be sent messages."""
-    monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(SystemExit) as caught:
         entry.main(["--version"])
     assert caught.value.code == 0
-    assert getattr(sys, name).name == os.devnull
-    getattr(sys, name).close()
+    assert os.fstat(sys.stderr.fileno()).st_rdev == os.stat(os.devnull).st_rdev
+
+
+def test_a_program_whose_output_is_closed_fails_if_it_prints(monkeypatch, capsys) -> None:
+    """As on a full disk: what it printed is lost."""
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as caught:
+        entry.main(["--version"])
+    assert caught.value.code == 1
+    assert "can't write the output: Bad file descriptor" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
