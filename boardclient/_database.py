@@ -249,6 +249,8 @@ def _may_pass(error: DBAPIError) -> bool:
 def _remedy(failure: str) -> str:
     if "prepared statement" in failure:
         return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
+    if formats.name in failure:  # there is no such table
+        return "this is no ledger"
     if "malformed" in failure or "not a database" in failure:
         return "put back a copy of it, since the same again will not work"
     return "run again, which resumes it"

@@ -472,14 +472,23 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
 # --- files
 
 
-@pytest.mark.parametrize("text", ["nonsense", "[]", '{"services": {"x": {"colour": 1}}, "current": null}'])
-def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: Path, monkeypatch, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nonsense", "profiles.json can't be read (Expecting value"),
+        ("[]", "profiles.json holds no profiles: mend it"),
+        ('{"services": 3, "current": null}', "profiles.json holds no profiles: mend it"),
+        ('{"services": {"x": {"colour": 1}}, "current": null}', "profiles.json holds no profiles: mend it"),
+    ],
+)
+def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: Path, monkeypatch, text: str, why: str) -> None:
     folder.mkdir(parents=True)
     (folder / "profiles.json").write_text(text)
     for command in ("whoami", "export b", "board name b B", "login --with-token"):
         monkeypatch.setattr(sys, "stdin", stdin_of(board_service.token.encode()))
         code, _, err = bare_cli(*command.split())
         assert (code, err.count("\n")) == (2, 1)
+        assert why in err
         assert "mend it, or delete it" in err
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
     for command, exit_code in (("whoami", 4), ("board name b B", 2)):

@@ -174,3 +174,13 @@ async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         await database.change(lambda _: fail(ZeroDivisionError()))
     await database.aclose()
+
+
+async def test_a_database_of_something_else_is_called_no_ledger(world: World, tmp_path: Path) -> None:
+    """Running again would not help."""
+    job = await plan(world.drafts(1), world.board_id, tmp_path / "ledger")
+    other = tmp_path / "other"
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE rows (id)")
+    with pytest.raises(JournalError, match=r"other can't be used \(no such table: .*\): this is no ledger"):
+        await report(attrs.evolve(job, ledger=str(other)))
