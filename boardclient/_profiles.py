@@ -140,8 +140,8 @@ class Profiles:
         except OSError as error:
             return cls(problem=f"{path} can't be read: {reason_of(error)}")
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            why = f"can't be read ({error})" if isinstance(error, ValueError) else "holds no profiles"
-            return cls(problem=f"{path} {why}: mend it, or delete it and sign in again")
+            why = error if isinstance(error, ValueError) else "it holds no profiles"
+            return cls(problem=f"{path} can't be read ({why}): mend it, or delete it and sign in again")
 
     def of(self, base_url: str) -> Profile:
         url = base_url.rstrip("/")

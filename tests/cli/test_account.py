@@ -476,9 +476,9 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
     ("text", "why"),
     [
         ("nonsense", "profiles.json can't be read (Expecting value"),
-        ("[]", "profiles.json holds no profiles: mend it"),
-        ('{"services": 3, "current": null}', "profiles.json holds no profiles: mend it"),
-        ('{"services": {"x": {"colour": 1}}, "current": null}', "profiles.json holds no profiles: mend it"),
+        ("[]", "profiles.json can't be read (it holds no profiles): mend it"),
+        ('{"services": 3, "current": null}', "profiles.json can't be read (it holds no profiles): mend it"),
+        ('{"services": {"x": {"colour": 1}}, "current": null}', "profiles.json can't be read (it holds no profiles): mend it"),
     ],
 )
 def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: Path, monkeypatch, text: str, why: str) -> None:
