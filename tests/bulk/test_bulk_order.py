@@ -362,6 +362,19 @@ async def test_a_service_that_only_creates_gets_each_row_once(otherwise: str, un
     assert not renewals
 
 
+async def test_rows_have_failed_though_too_few_questions_show_whose_refusals_they_are() -> None:
+    """There is one card to ask for, and the service refuses that too."""
+    service = Service(show=str.upper, hides_desc=True, refused={f"text {row}" for row in range(1, 12)})
+    answer = service._respond
+    service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- no card can be read
+        answer(line, body) if line[0] == "post" else response(404, {})
+    )
+    async with service.session() as session:
+        results, report = await run(service, rows(number=12), session, board_id=None, unknown="report", settle=None)
+    check(service, results)
+    assert (report.created, report.failed, report.unknown) == (1, 11, 0)
+
+
 @pytest.mark.parametrize("fault", ["429", "closed"])
 async def test_a_connection_that_is_asked_in_vain_is_asked_again(fault: str) -> None:
     """One that ends has proven that nothing was left to come over it."""

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import socket
 import sys
 import threading
@@ -453,4 +454,7 @@ async def test_progress_of_a_cluster_has_its_time_and_its_phase(
     assert not failures
     assert max(progress.seconds for progress in seen) > 0
     assert max(progress.rate for progress in seen) > 0
-    assert {"creating", "waiting for 1 row in doubt"} <= {progress.status for progress in seen}
+    phases = {progress.status for progress in seen}
+    assert "creating" in phases
+    # With the lost row those count that the closing part has in flight at that moment.
+    assert any(re.fullmatch(r"waiting for \d+ rows? in doubt", phase) for phase in phases)
