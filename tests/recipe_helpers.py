@@ -163,16 +163,17 @@ class Recipe:
             await asyncio.sleep(0.1)
 
     async def _kill_one(self, running: subprocess.Popen[bytes]) -> int | None:
-        while len(self.service.calls_of("cards.create")) < ROWS // 2:
+        while self._count(1) < BATCHES:
             if running.poll() and self.is_naive:  # it has lost a response, and nothing tries again
                 return None
             assert not running.poll(), self.log[-6000:]
+            if len(self.service.calls_of("cards.create")) >= ROWS // 2:  # one batch may have ended, and the next not begun
+                ended = {(note.process, note.key) for note in self.notes("end")}
+                for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                        return process
             await asyncio.sleep(0.02)
-        ended = {(note.process, note.key) for note in self.notes("end")}
-        for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-                return process
         raise AssertionError("no batch was being worked on")
 
     async def come_back(self, ledger: str, *worker: str) -> None:
