@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._fifo import FifoSemaphore
 from boardclient._guards import wait_to_end
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
@@ -70,8 +68,10 @@ async def map_calls(
     calls = _Calls(pipeline, function, items, concurrency)
     calls.start()
     try:
-        while (result := await calls.take()) is not None:
-            yield result
+        while calls.tasks or not calls.results.empty():
+            result = await calls.results.get()
+            if result is not None:
+                yield result
         if calls.errors:
             raise calls.errors.pop(0)
     finally:
@@ -89,11 +89,10 @@ class _Calls(Generic[T, R]):
         concurrency: int | None,
     ) -> None:
         most = concurrency or pipeline.max_connections
+        self.results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
+        """The results that were not taken yet. None wakes the one who waits for them, at the end."""
+        self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._results: deque[MapResult[T, R]] = deque()
-        self._room = FifoSemaphore(lambda: most)  # for results that were not taken
-        self._changed = asyncio.Event()
         self._function = function
         self._source = open_source(items, _numbered)
         self._turn = asyncio.Lock()
@@ -103,7 +102,7 @@ class _Calls(Generic[T, R]):
 
     def start(self) -> None:
         task = asyncio.create_task(self._work(), name="boardclient map")
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._end)
 
     async def _work(self) -> None:
@@ -112,7 +111,7 @@ class _Calls(Generic[T, R]):
                 taken = await self._source.take(1)
             if not taken:
                 return
-            if len(self._tasks) < self._workers.workers_needed(self._ended):
+            if len(self.tasks) < self._workers.workers_needed(self._ended):
                 self.start()
             ((index, item),) = taken
             pace, call = self._workers.pace, (self._function, index, item)
@@ -121,34 +120,23 @@ class _Calls(Generic[T, R]):
             error = result.error
             if self._finds_pace and isinstance(error, ApiError) and status_of(error.status).is_overload:
                 self._workers.record_refusal(self._ended, error)
-            await self._room.enter()
-            self._results.append(result)
-            self._changed.set()
+            await self.results.put(result)
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if task.cancelled():
             self.errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
         elif (error := task.exception()) is not None:  # that of the input, which each worker meets
             self.errors.append(error)
-        self._changed.set()
-
-    async def take(self) -> MapResult[T, R] | None:
-        """Wait for the next result, and return it. None if no more will come."""
-        while not self._results:
-            if not self._tasks:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        self._room.leave()
-        return self._results.popleft()
+        if self.results.empty():
+            self.results.put_nowait(None)
 
     async def aclose(self) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
         self._source.stop()
         try:
-            await wait_to_end(asyncio.gather(*self._tasks, return_exceptions=True), cancels=True)
+            await wait_to_end(asyncio.gather(*self.tasks, return_exceptions=True), cancels=True)
         finally:
             await self._source.aclose()
 
