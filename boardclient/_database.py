@@ -167,7 +167,7 @@ class Database:
     async def _once(self, step: _Step) -> None:
         try:
             if isinstance(self._engine, sa.Engine):
-                await self._in_thread(partial(_within, self._engine, step))
+                await self._in_thread(self._engine, partial(_within, self._engine, step))
             else:
                 async with self._engine.connect() as connection:
                     await connection.run_sync(step.take)
@@ -213,14 +213,15 @@ class Database:
 
     async def aclose(self) -> None:
         if isinstance(self._engine, sa.Engine):
-            await wait_to_end(asyncio.create_task(self._in_thread(self._engine.dispose)))
+            await wait_to_end(asyncio.create_task(self._in_thread(self._engine, self._engine.dispose)))
             self._thread.shutdown(wait=False)
         else:
             await wait_to_end(asyncio.create_task(self._engine.dispose()))
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
-        if self._process != os.getpid():  # it has been forked, and threads stay behind
+    async def _in_thread(self, engine: sa.Engine, work: Callable[[], object]) -> None:
+        if self._process != os.getpid():  # it has been forked: the thread stayed behind, and the connections are the parent's
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
+            engine.dispose(close=False)
         try:
             done = asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more
