@@ -161,7 +161,7 @@ async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_
             is_cancelled.wait(10)
 
     def select(connection: sa.Connection) -> None:
-        connection.connection.driver_connection.set_trace_callback(cancel)  # type: ignore[union-attr]
+        connection.connection.driver_connection.set_trace_callback(cancel)  # type: ignore[union-attr]  # -- it is open
         connection.execute(sa.select(jobs.c.job))
 
     async def read() -> None:

@@ -181,9 +181,8 @@ class _Header:
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Return True if all cells name columns. One that does so alone may be a card, unless it is all of the header."""
-        if not all(
-            plain(cell).casefold() in self._words for cell in cells if cell.strip()
-        ):  # ends at the first cell of most rows
+        # This ends at the first cell of most rows.
+        if not all(plain(cell).casefold() in self._words for cell in cells if cell.strip()):
             return False
         words = [plain(cell) for cell in cells if cell.strip()]
         return "name" in map(self._layout.column, words) and (len(words) > 1 or words == self._there)
