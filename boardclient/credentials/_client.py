@@ -112,7 +112,7 @@ class OAuthClient:
             raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
 
     @property
-    def steps(self) -> GuardedStore:
+    def guarded_store(self) -> GuardedStore:
         return GuardedStore(self.store, self.account)
 
     @raises_without_frames

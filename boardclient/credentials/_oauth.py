@@ -172,13 +172,13 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
 
     async def _cool_others(self, seconds: float) -> None:
         """Let no worker of the store renew the token for so long."""
-        steps, holder, state = self.steps, secrets.token_hex(8), None
+        store, holder, state = self.guarded_store, secrets.token_hex(8), None
         with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
             try:
-                state = (await steps.lease(holder, self.lease_seconds)).state
+                state = (await store.lease(holder, self.lease_seconds)).state
             finally:
                 if state in {None, "granted"}:  # None: it failed or was cancelled, and may have been granted
-                    await steps.release(holder, seconds)
+                    await store.release(holder, seconds)
 
     # --- renewals
 
@@ -244,7 +244,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        await look(self._state, self.steps)
+        await look(self._state, self.guarded_store)
         if self._state.in_use is None:
             return "never"
         return "good" if self._state.is_usable else "needs consent"
@@ -255,7 +255,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        stored = await look(self._state, self.steps)
+        stored = await look(self._state, self.guarded_store)
         return stored is not None and stored.deletion <= generation <= stored.generation
 
     async def keep_token(self, token: Token) -> int:
@@ -269,10 +269,10 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         """
         if not isinstance(token, Token):
             raise TypeError(f"token must be a Token, not {type(token).__name__}")
-        steps = self.steps
+        store = self.guarded_store
         for _ in range(_KEEP_ATTEMPTS):
-            generation = await steps.generation()
-            if await steps.publish(token, generation):
+            generation = await store.generation()
+            if await store.publish(token, generation):
                 self._state.replace(StoredToken(token, generation + 1))
                 return generation + 1
         raise CredentialError("the token store took no new token")
@@ -286,9 +286,9 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         Raises:
             CredentialError: the store failed.
         """
-        steps = self.steps
-        await steps.delete()
-        self._state.drop(await steps.generation())
+        store = self.guarded_store
+        await store.delete()
+        self._state.drop(await store.generation())
 
     # --- codes from elsewhere
 

@@ -190,14 +190,14 @@ def is_within_renewal(store: TokenStore, account: str) -> bool:
     return any(one.config.store is store and one.config.account == account for one in _renewals.get() if not one.is_over)
 
 
-async def look(state: TokenState, steps: GuardedStore) -> StoredToken | None:
+async def look(state: TokenState, store: GuardedStore) -> StoredToken | None:
     """Return the store's token, and use it if it is another one. Drop the token that the store has deleted."""
     in_use = state.in_use
-    stored = await steps.read()
+    stored = await store.read()
     if stored is not None:
         state.adopt(stored, in_use)
     elif in_use is not None:
-        state.drop(await steps.generation())
+        state.drop(await store.generation())
     return stored
 
 
@@ -210,7 +210,7 @@ class Renewal:
     def __init__(self, config: OAuthClient, state: TokenState, exchange: Exchange) -> None:
         self.config = config
         self.is_over = False
-        self._steps = config.steps
+        self._store = config.guarded_store
         self._state = state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
@@ -265,7 +265,7 @@ class Renewal:
                 cooldown = self._state.fail(failure)
         finally:
             if self._may_hold_lease:
-                await self._steps.release(self._holder, cooldown)
+                await self._store.release(self._holder, cooldown)
         return failure
 
     def _failure_of(self, error: Exception) -> CredentialError:
@@ -287,7 +287,7 @@ class Renewal:
 
     async def _look_for_another(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
-        await look(self._state, self._steps)
+        await look(self._state, self._store)
         return self._state.credentials is not None and self._state.in_use is not self._seen
 
     async def _try_to_find_another(self) -> bool:
@@ -309,7 +309,7 @@ class Renewal:
             if self.config.authorize is None:
                 raise self._consent_needed(self.config.login_url)
             self._may_hold_lease = True  # if the step is cancelled, it may still be done
-            leased = await self._steps.lease(self._holder, self.config.lease_seconds)
+            leased = await self._store.lease(self._holder, self.config.lease_seconds)
             if leased.state == "granted":
                 return leased
             self._may_hold_lease = False
@@ -339,7 +339,7 @@ class Renewal:
                 await asyncio.wait_for(ended.wait(), seconds / 3)
                 return
             with contextlib.suppress(CredentialError):  # losing the lease costs at most a second code
-                await self._steps.lease(self._holder, seconds, grace_seconds=0.0)
+                await self._store.lease(self._holder, seconds, grace_seconds=0.0)
 
     # --- what the holder does
 
@@ -399,7 +399,7 @@ class Renewal:
 
     async def _publish(self, token: Token, after: int) -> None:
         """Publish the token, or use that of another worker who was faster."""
-        if await self._steps.publish(token, after):
+        if await self._store.publish(token, after):
             self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
         elif not await self._look_for_another():
             raise CredentialError("the token store took no new token, and holds no other")

@@ -463,7 +463,7 @@ async def test_a_response_that_is_read_late_is_believed_no_more() -> None:
     order, connection = _order.ResponseOrder(RowMarkers(None, b"")), UsedConnection()
     first, second, third = [Row(index, CardDraft(f"card {index}", "one")) for index in range(3)]
     assert order.judge(first, Card("c0", "card 0"), connection) == "proven"
-    order.add(_order.Response(3, third, Card("c2", "other")), connection)
+    order.add(_order.Unproven(3, third, Card("c2", "other")), connection)
     assert [*order.prove(connection, 2)] == []
     assert order.judge(second, Card("c1", "card 2"), connection) == "foreign"
     assert [response.row for response in order.distrust(connection)] == [third]

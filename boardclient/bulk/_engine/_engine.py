@@ -14,7 +14,7 @@ from typing import Any, Final
 from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run
-from boardclient.bulk._engine._places import BulkOptions, Lives, Parts, Source
+from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
 from boardclient.bulk._engine._responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
 from boardclient.bulk._ledger import Ledger
@@ -44,7 +44,7 @@ class Engine:
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
         self._probes = self._reconciler.probes
         tally.probes = self._probes.cards_left
-        parts = Parts(
+        shared = Shared(
             owner=self,
             pipeline=pipeline,
             source=source,
@@ -56,10 +56,10 @@ class Engine:
             board=self._board,
             reconciler=self._reconciler,
         )
-        self._lives = Lives(parts)
+        self._lives = Lives(shared)
         self._places = self._lives.places
-        self._responses = Responses(parts, self._lives)
-        self._sender = Sender(parts, self._lives, self._responses)
+        self._responses = Responses(shared, self._lives)
+        self._sender = Sender(shared, self._lives, self._responses)
         self._reads_board = options.unknown == "reconcile"
         self._reads_at_end = bool(ledger.batch) and self._reads_board
         self._conductor: asyncio.Task[None] | None = None

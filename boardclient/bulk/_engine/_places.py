@@ -188,7 +188,7 @@ class BulkOptions:
 
 
 @attrs.frozen(kw_only=True)
-class Parts:
+class Shared:
     """What the parts of an engine share."""
 
     owner: Owner
@@ -206,10 +206,10 @@ class Parts:
 class Lives:
     """Lets events happen to the rows of a run, and carries out the reactions. Owned by its engine."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.places: Final = Places()
-        self._owner, self._ledger, self._results, self._tally = parts.owner, parts.ledger, parts.results, parts.tally
-        self._board, self._reconciler, self._options = parts.board, parts.reconciler, parts.options
+        self._owner, self._ledger, self._results, self._tally = shared.owner, shared.ledger, shared.results, shared.tally
+        self._board, self._reconciler, self._options = shared.board, shared.reconciler, shared.options
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[self._options.unknown]
         self._once_taken: dict[State, State] = {

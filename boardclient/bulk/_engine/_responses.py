@@ -11,9 +11,9 @@ from typing import Final
 from boardclient._pipeline._calls import CallOptions
 from boardclient._responses import add_words, is_throttling, moment_in
 from boardclient._transport._values import UsedConnection
-from boardclient.bulk._engine._places import Lives, Parts
+from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._life import Row, event_of
-from boardclient.bulk._proof._order import Response, ResponseOrder, Verdict
+from boardclient.bulk._proof._order import ResponseOrder, Unproven, Verdict
 from boardclient.bulk._waiting import PATIENCE_SECONDS, pause_before, retry_after_of
 from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
@@ -28,14 +28,14 @@ CREATE: Final = "POST /1/cards"
 class Responses:
     """Says what a response means for its row. Owned by its engine."""
 
-    def __init__(self, parts: Parts, lives: Lives) -> None:
-        self.order: Final = ResponseOrder(parts.reconciler.markers)
+    def __init__(self, shared: Shared, lives: Lives) -> None:
+        self.order: Final = ResponseOrder(shared.reconciler.markers)
         self.to_prove: Final[list[UsedConnection]] = []
         """The connections of which too many responses wait for a proof."""
-        self._owner, self._options, self._ledger, self._tally = parts.owner, parts.options, parts.ledger, parts.tally
-        self._board, self._reconciler, self._turns, self._hold = parts.board, parts.reconciler, parts.turns, parts.turns.hold
+        self._owner, self._options, self._ledger, self._tally = shared.owner, shared.options, shared.ledger, shared.tally
+        self._board, self._reconciler, self._turns, self._hold = shared.board, shared.reconciler, shared.turns, shared.turns.hold
         self._lives, self._refused = lives, lives.places.refused
-        self._reads_board = parts.options.unknown == "reconcile"
+        self._reads_board = shared.options.unknown == "reconcile"
         self._loop = asyncio.get_running_loop()
         self.lost_at: float = self._loop.time()
         """When, on the loop's clock, a response was last lost. Requests of earlier runs were sent before."""
@@ -68,7 +68,7 @@ class Responses:
         elif verdict == "open":
             if self._hold.is_disturbed:
                 self._record_acceptance(row)  # whichever request was accepted
-            self._keep(Response(options.response_number, row, card), connection)
+            self._keep(Unproven(options.response_number, row, card), connection)
         else:
             self._believe(self.order.prove(connection, options.response_number))
             self._confirm(row, card)
@@ -85,7 +85,7 @@ class Responses:
         """Return True if a response to another row has named a card."""
         return card_id in self.order.card_ids or card_id in self._ledger.seen
 
-    def _keep(self, response: Response, connection: UsedConnection) -> None:
+    def _keep(self, response: Unproven, connection: UsedConnection) -> None:
         """Keep a response until it is known whether its connection was in step."""
         self.order.add(response, connection)
         if self.order.needs_proof(connection):
@@ -107,13 +107,13 @@ class Responses:
             ids = islice(dict.fromkeys([*filter(None, [self._latest]), *sorted(self.order.card_ids)]), _MOST_QUESTIONS)
             is_in_step: bool | None = True
             if self.order.has_at_stake(connection):
-                is_in_step = await self._board.is_in_step(connection, [*ids])
+                is_in_step = await self._board.ask_connection(connection, [*ids])
             elif is_end:  # all its rows are in doubt: what is read now comes over another
                 connection.distrust()
             if is_in_step is not None or is_end:
                 self._end_connection(connection, is_in_step=is_in_step is not False)
 
-    def _believe(self, responses: Iterable[Response]) -> None:
+    def _believe(self, responses: Iterable[Unproven]) -> None:
         for _, row, card, _ in responses:
             row.is_unproven = False
             if card is None:
@@ -184,7 +184,7 @@ class Responses:
         self._lives.happen(row, event, pause=pause or 0.0)
         if options is not None and options.connection is not None:  # a later response may show that it was to another request
             row.is_unproven = event.startswith("refused")
-            response = Response(options.response_number, row, None, matters=event != "put off")
+            response = Unproven(options.response_number, row, None, matters=event != "put off")
             self._keep(response, options.connection)
         self._owner.on_change()
 

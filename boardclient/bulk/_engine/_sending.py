@@ -11,7 +11,7 @@ from typing import Final
 from boardclient import _operations as operations
 from boardclient._guards import GuardedLimiter
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._engine._places import Lives, Parts
+from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._engine._responses import CREATE, Responses
 from boardclient.bulk._life import Row
 from boardclient.bulk._source import AsyncSource
@@ -32,11 +32,11 @@ class Sender:
     workers down. The input is read a few rows ahead of them.
     """
 
-    def __init__(self, parts: Parts, lives: Lives, responses: Responses) -> None:
-        options, ledger = parts.options, parts.ledger
-        self._owner, self._pipeline, self._source, self._options = parts.owner, parts.pipeline, parts.source, options
-        self._ledger, self._tally, self._results, self._markers = ledger, parts.tally, parts.results, parts.reconciler.markers
-        self._turns, self._hold, self._lives, self._responses = parts.turns, parts.turns.hold, lives, responses
+    def __init__(self, shared: Shared, lives: Lives, responses: Responses) -> None:
+        options, ledger = shared.options, shared.ledger
+        self._owner, self._pipeline, self._source, self._options = shared.owner, shared.pipeline, shared.source, options
+        self._ledger, self._tally, self._results, self._markers = ledger, shared.tally, shared.results, shared.reconciler.markers
+        self._turns, self._hold, self._lives, self._responses = shared.turns, shared.turns.hold, lives, responses
         self._places, self._ready, self._refused = lives.places, lives.places.ready, lives.places.refused
         self._loop = asyncio.get_running_loop()
         self._calls: list[CallOptions] = []  # the options of the workers' calls, by which they are withdrawn

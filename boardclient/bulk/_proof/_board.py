@@ -134,12 +134,12 @@ class Listing:
         """Return how many cards are listed, and how many of them in a list."""
         return Extent(self.count, self._by_list.get(list_id, -1))
 
-    def has_grown(self, since: Extent) -> bool:
+    def has_grown(self, earlier: Extent) -> bool:
         """Return True if this listing proves that an earlier one was not cut off.
 
-        `since` is the size of the earlier one. A service that cuts listings, or each list, off there would show no more now.
+        `earlier` is the size of that one. A service that cuts listings, or each list, off there would show no more now.
         """
-        return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
+        return self.count > earlier.total and max(self._by_list.values(), default=0) > earlier.of_list
 
     def copies(self) -> dict[str, int]:
         """Return how many confirmed cards look like each unaccounted one, by its id, if any does.
@@ -370,8 +370,8 @@ class RunBoard:
             self._deleted.add(card_id)
         return False
 
-    async def is_in_step(self, connection: UsedConnection, card_ids: Iterable[str]) -> bool | None:
-        """Return False if a connection has more responses than requests, and None if that was not found out.
+    async def ask_connection(self, connection: UsedConnection, card_ids: Iterable[str]) -> bool | None:
+        """Ask over a connection. Return False if it has more responses than requests, and None if that was not found out.
 
         The response to the next request shows it: if one was left, the card of another comes, or a refusal. A service
         may respond so to everything. Then the response to a second question is like the first, and no answer to the first one.

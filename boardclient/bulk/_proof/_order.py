@@ -26,7 +26,7 @@ _MOST_CONNECTIONS: Final = 256
 """How many connections are kept, unless more are open."""
 
 
-class Response(NamedTuple):
+class Unproven(NamedTuple):
     """A response that is not proven: which of its connection's it is, its row, and the card that it names, if it does.
 
     `matters` is not set if its row is sent again whatever request it belongs to. Then it only tells later responses apart.
@@ -39,10 +39,10 @@ class Response(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Since:
+class _Kept:
     """What came over a connection since its last response that is proven."""
 
-    responses: list[Response] = attrs.field(factory=list)
+    responses: list[Unproven] = attrs.field(factory=list)
     is_out_of_step: bool = False
 
 
@@ -63,19 +63,19 @@ class ResponseOrder:
         self.has_proof = False
         """Whether the service has shown the name of a row as it got it."""
         self._markers = markers
-        self._since: dict[UsedConnection, _Since] = {}
+        self._kept: dict[UsedConnection, _Kept] = {}
 
     def judge(self, row: Row, card: Card, connection: UsedConnection) -> Verdict:
         """Return what the response to a row is, by what it shows of its card."""
-        since = self._since.get(connection)
-        if since is None and card.name == row.draft.name and not connection.has_surplus:  # as nearly always
+        kept = self._kept.get(connection)
+        if kept is None and card.name == row.draft.name and not connection.has_surplus:  # as nearly always
             self.has_proof = True
             return "proven"
-        if connection.has_surplus or (since is not None and since.is_out_of_step):
+        if connection.has_surplus or (kept is not None and kept.is_out_of_step):
             return "foreign"
         if self._markers.are_secret and self._markers.is_shown(row, card):
             return "proven"
-        others = [] if since is None else [response.row for response in since.responses if response.row is not row]
+        others = [] if kept is None else [response.row for response in kept.responses if response.row is not row]
         name, desc = normal(card.name or ""), normal(card.desc or "")
         names, descs = {normal(other.draft.name) for other in others}, {self._desc(other) for other in others}
         is_own_name, is_own_desc = name == normal(row.draft.name), desc == self._desc(row) != ""
@@ -95,53 +95,53 @@ class ResponseOrder:
     def _desc(self, row: Row) -> str:
         return normal(self._markers.description(row) or "")
 
-    def add(self, response: Response, connection: UsedConnection) -> None:
+    def add(self, response: Unproven, connection: UsedConnection) -> None:
         """Keep a response that is not proven."""
-        self._since.setdefault(connection, _Since()).responses.append(response)
+        self._kept.setdefault(connection, _Kept()).responses.append(response)
         if response.card is not None:
             self.card_ids.add(response.card.id)
 
     def needs_proof(self, connection: UsedConnection) -> bool:
-        """Return True if the last of so many responses of a connection was kept that it is asked for a proof, or asked again."""
-        since = self._since.get(connection)
-        return since is not None and len(since.responses) % _MOST_OPEN == 0
+        """Return True each time so many responses of a connection are kept that it is asked for a proof."""
+        kept = self._kept.get(connection)
+        return kept is not None and len(kept.responses) % _MOST_OPEN == 0
 
     def has_at_stake(self, connection: UsedConnection) -> bool:
         """Return True if a row has a card or failed if the responses of a connection are believed."""
-        since = self._since.get(connection)
-        return since is not None and any(kept.card is not None or kept.row.is_unproven for kept in since.responses)
+        kept = self._kept.get(connection)
+        return kept is not None and any(response.card is not None or response.row.is_unproven for response in kept.responses)
 
     def is_out_of_step(self, connection: UsedConnection) -> bool:
         """Return True if a connection is distrusted."""
-        since = self._since.get(connection)
-        return since is not None and since.is_out_of_step
+        kept = self._kept.get(connection)
+        return kept is not None and kept.is_out_of_step
 
     def ended(self, connection: UsedConnection) -> list[UsedConnection]:
         """Return a connection if it gets no more requests, and all such connections if responses of too many are kept."""
-        some = self._since if len(self._since) > _MOST_CONNECTIONS else [connection]
+        some = self._kept if len(self._kept) > _MOST_CONNECTIONS else [connection]
         return [one for one in some if one.is_closed or one.has_surplus or self.is_out_of_step(one)]
 
-    def prove(self, connection: UsedConnection, number: int) -> Iterator[Response]:
+    def prove(self, connection: UsedConnection, number: int) -> Iterator[Unproven]:
         """Yield the responses that came before one that is proven. They are believed."""
-        if (since := self._since.get(connection)) is not None:
-            before = [response for response in since.responses if response.number < number]
-            since.responses = [response for response in since.responses if response.number >= number]
-            if not (since.responses or since.is_out_of_step):
-                del self._since[connection]
+        if (kept := self._kept.get(connection)) is not None:
+            before = [response for response in kept.responses if response.number < number]
+            kept.responses = [response for response in kept.responses if response.number >= number]
+            if not (kept.responses or kept.is_out_of_step):
+                del self._kept[connection]
             yield from map(self._released, before)
 
-    def distrust(self, connection: UsedConnection) -> Iterator[Response]:
+    def distrust(self, connection: UsedConnection) -> Iterator[Unproven]:
         """Yield the responses since the last one that is proven. No later one of the connection is believed."""
-        since = self._since.setdefault(connection, _Since())
-        responses, since.responses, since.is_out_of_step = since.responses, [], True
+        kept = self._kept.setdefault(connection, _Kept())
+        responses, kept.responses, kept.is_out_of_step = kept.responses, [], True
         yield from map(self._released, responses)
 
     @property
     def connections(self) -> list[UsedConnection]:
         """The connections of responses that wait for a proof."""
-        return [connection for connection, since in self._since.items() if any(kept.matters for kept in since.responses)]
+        return [connection for connection, kept in self._kept.items() if any(response.matters for response in kept.responses)]
 
-    def _released(self, response: Response) -> Response:
+    def _released(self, response: Unproven) -> Unproven:
         if response.card is not None:
             self.card_ids.discard(response.card.id)
         return response

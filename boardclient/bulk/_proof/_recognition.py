@@ -251,7 +251,7 @@ class Claim(NamedTuple):
     row: Row | Doubt
     content: Content
     digest: bytes
-    since: int
+    readings: int
 
 
 def find_equal(claims: Iterable[Claim], cards: EqualCards, listed_in: Mapping[str, int]) -> Matches:
@@ -265,8 +265,8 @@ def find_equal(claims: Iterable[Claim], cards: EqualCards, listed_in: Mapping[st
         claims_of[claim.content].append(claim)
     equal: dict[Content, list[Card]] = {}
     for content, some in claims_of.items():
-        since = min(claim.since for claim in some)
-        equal[content] = [card for card in cards.to(content) if listed_in[card.id] > since]
+        readings = min(claim.readings for claim in some)
+        equal[content] = [card for card in cards.to(content) if listed_in[card.id] > readings]
     times_claimed = Counter(card.id for shared in equal.values() for card in shared)
     matches = Matches()
     for content, some in claims_of.items():
@@ -424,8 +424,8 @@ class Suspects:
         self._evidence = evidence
         self._later: dict[tuple[int, bool], Sequence[Card]] = {}
 
-    def of(self, row: Content, since: int, own_desc: str | None) -> Sequence[Card]:
-        """Return the cards that may belong to a row, which was last sent after `since` readings.
+    def of(self, row: Content, readings: int, own_desc: str | None) -> Sequence[Card]:
+        """Return the cards that may belong to a row, which was last sent after `readings` readings.
 
         Where every sample shows its marker, people may have replaced the row's by a description. Such a card has another one than
         `own_desc`, and the row's name, or a name that shows nothing. A card without a description may be the row's only if the
@@ -433,17 +433,17 @@ class Suspects:
         """
         is_marked, may_lack = self._evidence.shows_markers(row.list_id), self._evidence.is_longer(row)
         if not (is_marked and self._evidence.shows_names):
-            return self._listed_after(since, are_described=is_marked and not may_lack)
+            return self._listed_after(readings, are_described=is_marked and not may_lack)
         own = normal(own_desc or "")
         return [
             card
             for card in self._named.get(row.name, ())
-            if self._listed_in[card.id] > since and (may_lack if not card.desc else normal(card.desc) != own)
+            if self._listed_in[card.id] > readings and (may_lack if not card.desc else normal(card.desc) != own)
         ]
 
-    def _listed_after(self, since: int, *, are_described: bool) -> Sequence[Card]:
+    def _listed_after(self, readings: int, *, are_described: bool) -> Sequence[Card]:
         """Return the same list each time, since many rows have it."""
-        if (since, are_described) not in self._later:
-            cards = [card for card in self._cards if self._listed_in[card.id] > since and (card.desc or not are_described)]
-            self._later[since, are_described] = cards
-        return self._later[since, are_described]
+        if (readings, are_described) not in self._later:
+            cards = [card for card in self._cards if self._listed_in[card.id] > readings and (card.desc or not are_described)]
+            self._later[readings, are_described] = cards
+        return self._later[readings, are_described]

@@ -174,12 +174,12 @@ class Reconciler:
 
         return is_recycled
 
-    def _since(self, row: Row) -> int:
+    def _readings_before(self, row: Row) -> int:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
     def _claim(self, row: Row) -> Claim:
-        return Claim(row, self.markers.content(row), digest(row.draft), self._since(row))
+        return Claim(row, self.markers.content(row), digest(row.draft), self._readings_before(row))
 
     async def _judge(self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
@@ -198,7 +198,7 @@ class Reconciler:
         self._possible.clear()
         for row in rows:
             equal = matches.unclear.get(row, ())
-            possible = equal or suspects.of(self.markers.content(row), self._since(row), row.draft.desc)
+            possible = equal or suspects.of(self.markers.content(row), self._readings_before(row), row.draft.desc)
             if row in matches.found:
                 findings.append(RowFinding(row, "found", matches.found[row]))
             elif not possible:
