@@ -11,10 +11,12 @@ import functools
 import inspect
 import os
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakSet
 
 import attrs
 
@@ -67,6 +69,46 @@ class _Step:
             self.is_ending = True
 
 
+class _Files:
+    """The files that this process uses. A fork waits for the steps that run, and finds no connection open.
+
+    With one open, SQLite in the child would believe that it has the locks of the parent, and what it commits could be lost:
+    https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_.
+    """
+
+    def __init__(self) -> None:
+        self._engines: WeakSet[sa.Engine] = WeakSet()
+        self._running, self._changed = 0, threading.Condition(threading.Lock())
+        if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no fork
+            release = self._changed.release
+            os.register_at_fork(before=self._close_all, after_in_parent=release, after_in_child=release)
+
+    def add(self, engine: sa.Engine) -> None:
+        with self._changed:
+            self._engines.add(engine)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Run a step at a file, which no fork cuts in two."""
+        with self._changed:
+            self._running += 1
+        try:
+            work()
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _close_all(self) -> None:
+        """Close all connections, and let no step begin until `release`."""
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._running)
+        for engine in self._engines:
+            engine.dispose()
+
+
+_files: Final = _Files()
+
+
 class Database:
     """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
 
@@ -114,6 +156,7 @@ class Database:
         if self.is_file:
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
             self._engine = sa.create_engine(url, connect_args=arguments, **kept)
+            _files.add(self._engine)
             listen(self._engine, "connect", self._configure)
             listen(self._engine, "begin", _begin)
         else:
@@ -167,7 +210,7 @@ class Database:
     async def _once(self, step: _Step) -> None:
         try:
             if isinstance(self._engine, sa.Engine):
-                await self._in_thread(self._engine, partial(_within, self._engine, step))
+                await self._in_thread(partial(_within, self._engine, step))
             else:
                 async with self._engine.connect() as connection:
                     await connection.run_sync(step.take)
@@ -213,19 +256,18 @@ class Database:
 
     async def aclose(self) -> None:
         if isinstance(self._engine, sa.Engine):
-            await wait_to_end(asyncio.create_task(self._in_thread(self._engine, self._engine.dispose)))
+            await wait_to_end(asyncio.create_task(self._in_thread(self._engine.dispose)))
             self._thread.shutdown(wait=False)
         else:
             await wait_to_end(asyncio.create_task(self._engine.dispose()))
 
-    async def _in_thread(self, engine: sa.Engine, work: Callable[[], object]) -> None:
-        if self._process != os.getpid():  # it has been forked: the thread stayed behind, and the connections are the parent's
+    async def _in_thread(self, work: Callable[[], object]) -> None:
+        if self._process != os.getpid():  # it has been forked: the thread stayed behind
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
-            engine.dispose(close=False)
         try:
-            done = asyncio.get_running_loop().run_in_executor(self._thread, work)
+            done = asyncio.get_running_loop().run_in_executor(self._thread, _files.run, work)
         except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more
-            work()
+            _files.run(work)
         else:
             await done
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import pickle
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,7 +21,7 @@ import sqlalchemy as sa
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
 from boardclient._database import Database
-from boardclient.distributed import Job, SqlTokenStore, import_part, plan, report, results, status
+from boardclient.distributed import Job, SqlTokenStore, import_batch, import_part, open_job, plan, report, results, status
 from boardclient.testing import BoardService
 
 Pooler = Callable[[str], AbstractContextManager[str]]
@@ -184,3 +188,34 @@ async def test_a_database_of_something_else_is_called_no_ledger(world: World, tm
         connection.execute("CREATE TABLE rows (id)")
     with pytest.raises(JournalError, match=r"other can't be used \(no such table: .*\): this is no ledger"):
         await report(attrs.evolve(job, ledger=str(other)))
+
+
+# --- forks
+
+_PARENT_AND_CHILD = """
+import os, pickle, sys
+from boardclient.distributed import import_batch_now
+job, rows = pickle.load(sys.stdin.buffer)
+import_batch_now(job, "parent", rows)
+delivered, ended = os.pipe(), os.pipe()
+if os.fork():
+    os.read(delivered[0], 1)
+    sys.exit()  # which closes the ledger
+import_batch_now(job, "first", rows)
+os.write(delivered[1], b".")
+os.close(ended[1])
+os.read(ended[0], 1)
+import_batch_now(job, "second", rows)
+print("delivered")
+"""
+
+
+async def test_what_a_forked_process_delivers_is_kept_when_its_parent_closes_the_ledger(world: World, ledger: str) -> None:
+    """A later delivery makes no second card."""
+    job, rows = await open_job(world.board_id, ledger), world.drafts(3)
+    line = [sys.executable, "-c", _PARENT_AND_CHILD]
+    environment, given = {**os.environ, **world.service.environment}, pickle.dumps((job, rows))
+    ended = await asyncio.to_thread(subprocess.run, line, env=environment, input=given, capture_output=True, check=False)
+    assert ended.stdout == b"delivered\n", ended.stderr
+    again = [await import_batch(job, key, rows, session=world.session) for key in ("parent", "first", "second")]
+    assert [(one.created, one.already) for one in again] == [(0, 3)] * 3
