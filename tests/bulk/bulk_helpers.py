@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from boardclient import (
 from boardclient.bulk.journal import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
+from boardclient.testing.faults import Stage
 
 
 @attrs.define
@@ -78,6 +79,27 @@ class World:
 
     def reads(self) -> int:
         return len(self.service.calls_of("boards.cards"))
+
+    def add_card(self, name: str = "of others", number: int = 0, **fields: Any) -> str:
+        """Create a card on behalf of others, and return its identifier."""
+        body = {"name": name, "idList": self.lists[number], "key": self.service.key, "token": self.service.token, **fields}
+        answer: Any = self.service.rules.answer("POST", "/1/cards", {}, body)
+        return str(answer.body["id"])
+
+    def list_as(self, change: Callable[[list[Any]], list[Any]]) -> None:
+        """Let listings of the board show what a function makes of its cards."""
+        self.service.rules.shape = lambda operation, body: change(body) if operation == "boards.cards" else body
+
+
+class Meanwhile:
+    """A fault: something happens before a request is carried out."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    async def play(self, stage: Stage) -> None:
+        self.act()
+        await stage.reply_answer()
 
 
 def kept(path: Path) -> dict[int | str, tuple[str, str | None]]:

@@ -41,20 +41,9 @@ async def run(world: World, drafts: Any, *, status: int = 409, refused: str = ""
     return results, opened.report
 
 
-def add_card(world: World, name: str) -> str:
-    """Create a card on behalf of others, and return its identifier."""
-    body = {"name": name, "idList": world.lists[0], "key": world.service.key, "token": world.service.token}
-    answer: Any = world.service.rules.answer("POST", "/1/cards", {}, body)
-    return str(answer.body["id"])
-
-
 def hide(world: World, *names: str) -> None:
     """Let listings lack some cards, as those of a service do that lists them late."""
-
-    def shape(operation: str, body: Any) -> Any:
-        return [card for card in body if card["name"] not in names] if operation == "boards.cards" else body
-
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [card for card in cards if card["name"] not in names])
 
 
 @pytest.mark.parametrize("status", [307, 400, 404, 409, 422])
@@ -81,7 +70,7 @@ async def test_a_refused_row_without_a_card_fails_and_is_sent_again(world: World
     results, report = await run(world, rows, kept_out="c", marker=marker)
     assert {name for name, result in results.items() if result.state == "failed"} == {"c"}
     assert report.audit.is_sound
-    add_card(world, "of others")
+    world.add_card("of others")
     results, _ = await run(world, rows, marker=marker)
     assert {name: result.state for name, result in results.items()} == {**dict.fromkeys("abd", "already"), "c": "created"}
     assert world.there == [*"abbcd", "of others"]
@@ -94,7 +83,7 @@ async def test_a_refused_row_that_several_cards_equal_is_unknown(world: World) -
     async def copied() -> AsyncIterator[CardDraft]:
         for row in rows:
             yield row
-        add_card(world, "b")
+        world.add_card("b")
 
     results, report = await run(world, copied(), refused="b")
     assert results["b"].state == "unknown"

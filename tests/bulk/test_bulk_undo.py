@@ -114,9 +114,7 @@ async def test_cards_whose_listing_leaves_out_a_field_are_read_one_by_one(world:
     await world.finish(world.drafts(*range(3)))
     first, second, _ = world.service.rules.cards.values()
     first.desc = "other"
-    world.service.rules.shape = lambda operation, body: (
-        [{**card, "desc": None} for card in body] if operation == "boards.cards" else body
-    )
+    world.list_as(lambda cards: [{**card, "desc": None} for card in cards])
     gone = Gone(second.id, reads=2)
     world.service.faults.add(gone, "cards.get")
     undo = await world.session.cards.plan_undo(world.path)

@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Callable
 from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import World
+from bulk_helpers import Meanwhile, World
 
 from boardclient import CardDraft
 from boardclient.bulk.journal import read_journal, read_rows
@@ -146,11 +145,7 @@ async def test_a_listing_that_is_cut_off_proves_nothing(world: World, scene: Sce
     """The probe is listed in place of another card, or not at all. The row may exist, and is not sent again."""
     for name in "xy":
         await world.session.cards.create(name, list_id=world.lists[0])
-
-    def shape(operation: str, body: Any) -> Any:
-        return sorted(body, key=lambda card: str(card["id"]))[cut] if operation == "boards.cards" else body
-
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: sorted(cards, key=lambda card: str(card["id"]))[cut])
     scene.rows = {"a": ["swallowed"], "b": ["lost"]}
     states, report = await run(world, "ab")
     assert (states["b"], report.probes) == ("unknown", ())
@@ -165,8 +160,7 @@ async def test_an_automation_that_spares_the_probe_proves_nothing_for_rows(world
 
     def add_equal(card: Any) -> None:
         rename(card)
-        key = {"key": world.service.key, "token": world.service.token}
-        world.service.rules.answer("POST", "/1/cards", {}, {"name": "b", "idList": world.lists[0], **key})
+        world.add_card("b")
 
     scene.rows = {"a": [rename], "b": ["lost"], "c": [add_equal]}
     states, _ = await run(world, "abc")
@@ -175,12 +169,7 @@ async def test_an_automation_that_spares_the_probe_proves_nothing_for_rows(world
 
 async def test_with_secret_markers_cards_of_others_leave_no_row_unknown(world: World, scene: Scene) -> None:
     """The probe shows that the board lists the markers of the list. Only then does a card without one belong to others."""
-
-    def add(card: Any) -> None:
-        key = {"key": world.service.key, "token": world.service.token}
-        world.service.rules.answer("POST", "/1/cards", {}, {"name": "of others", "idList": world.lists[0], **key})
-
-    world.service.faults.add(Meanwhile(lambda: add(None)), "boards.cards", call=2)
+    world.service.faults.add(Meanwhile(world.add_card), "boards.cards", call=2)
     scene.rows = {"a": ["lost"]}
     states, report = await run(world, "a", marker=True)
     assert (states, world.there) == ({"a": "created"}, ["a", "of others"])
@@ -201,13 +190,7 @@ async def test_a_card_that_is_equal_is_believed_once_the_probe_makes_the_listing
 
 async def test_the_probe_shows_that_a_board_lists_no_lists(world: World, scene: Scene) -> None:
     """Without any card of the run that is listed, a card without a list may be in another one."""
-
-    def shape(operation: str, body: Any) -> Any:
-        if operation != "boards.cards":
-            return body
-        return [{name: value for name, value in card.items() if name != "idList"} for card in body]
-
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [{name: value for name, value in card.items() if name != "idList"} for card in cards])
     scene.rows = {"a": ["swallowed"]}
     states, _ = await run(world, "a")
     assert (states, world.there, scene.sent) == ({"a": "created"}, ["a"], ["a", "probe"])
@@ -215,9 +198,7 @@ async def test_the_probe_shows_that_a_board_lists_no_lists(world: World, scene: 
 
 async def test_cards_that_no_probe_can_tell_apart_are_named(world: World, scene: Scene) -> None:
     """No probe was created, so it stays unknown whose the card of others is."""
-    fields = {"name": "of others", "idList": world.lists[0], "key": world.service.key, "token": world.service.token}
-    add = Meanwhile(lambda: world.service.rules.answer("POST", "/1/cards", {}, fields))
-    world.service.faults.add(add, "boards.cards", call=2)
+    world.service.faults.add(Meanwhile(world.add_card), "boards.cards", call=2)
     scene.rows, scene.probes = {"a": ["lost"]}, [400]
     states, report = await run(world, "a", marker=True)
     (other,) = world.service.rules.cards.values()
@@ -227,32 +208,10 @@ async def test_cards_that_no_probe_can_tell_apart_are_named(world: World, scene:
 
 async def test_the_probe_says_nothing_about_markers_of_the_caller(world: World, scene: Scene) -> None:
     """They have another shape: a service that drops them may show the probe's."""
-    world.service.faults.add(
-        Meanwhile(
-            lambda: world.service.rules.answer(
-                "POST",
-                "/1/cards",
-                {},
-                {"name": "b", "idList": world.lists[0], "key": world.service.key, "token": world.service.token},
-            )
-        ),
-        "boards.cards",
-        call=2,
-    )
+    world.service.faults.add(Meanwhile(lambda: world.add_card("b")), "boards.cards", call=2)
     scene.rows = {"a": ["lost"]}
     states, _ = await run(world, "a", marker=lambda draft: f"T-{draft.name}")
     assert states == {"a": "unknown"}
-
-
-@attrs.define
-class Meanwhile:
-    """A fault: something happens before a request is carried out."""
-
-    act: Callable[[], object]
-
-    async def play(self, stage: Stage) -> None:
-        self.act()
-        await stage.reply_answer()
 
 
 # --- a probe that fails itself
@@ -319,12 +278,10 @@ async def test_a_probe_that_is_too_new_to_be_listed_is_waited_for(world: World, 
     """The board shows cards three seconds late."""
     made: dict[str, float] = {}
 
-    def shape(operation: str, body: Any) -> Any:
-        if operation != "boards.cards":
-            return body
-        return [card for card in body if made.setdefault(card["id"], passing_time.now) + 3.0 <= passing_time.now]
+    def is_listed(card: Any) -> bool:
+        return bool(made.setdefault(card["id"], passing_time.now) + 3.0 <= passing_time.now)
 
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [*filter(is_listed, cards)])
     scene.rows = {"a": ["lost"]}
     states, _ = await run(world, "a", settle=5.0)
     assert (states, scene.sent, world.there) == ({"a": "created"}, ["a", "probe", "a"], ["a"])
@@ -437,13 +394,7 @@ async def test_a_probe_that_people_have_renamed_is_theirs(world: World, scene: S
 @pytest.mark.parametrize("marker", [None, True])
 async def test_a_copy_of_the_probe_is_a_card_of_others(world: World, scene: Scene, marker: bool | None) -> None:
     """It is not deleted, keeps no row unknown, and is no second card of a row."""
-
-    def copy(card: Any) -> None:
-        fields = {"name": card.name, "desc": card.desc, "idList": card.list_id}
-        key = {"key": world.service.key, "token": world.service.token}
-        world.service.rules.answer("POST", "/1/cards", {}, {**fields, **key})
-
-    scene.rows, scene.probes = {"a": ["lost"]}, [copy]
+    scene.rows, scene.probes = {"a": ["lost"]}, [lambda card: world.add_card(card.name, desc=card.desc)]
     states, report = await run(world, "a", marker=marker)
     (left,) = probes(world) if marker is None else [card for card in probes(world) if card.name != "a"]
     assert (states, deleted(world), report.probes) == ({"a": "created"}, 1, ())
@@ -453,22 +404,19 @@ async def test_a_copy_of_the_probe_is_a_card_of_others(world: World, scene: Scen
 async def test_a_probe_that_can_t_be_told_from_its_copy_stays(world: World, scene: Scene) -> None:
     """Its response was lost. Both are named, none is deleted, and another probe proves the row absent."""
 
-    def copy(card: Any) -> None:
-        fields = {"name": card.name, "desc": card.desc, "idList": card.list_id}
-        key = {"key": world.service.key, "token": world.service.token}
-        world.service.rules.answer("POST", "/1/cards", {}, {**fields, **key})
-        raise ConnectionError
-
     class Copying:
         async def play(self, stage: Stage) -> None:
-            try:
-                await scene.play(stage)
-            except ConnectionError:
+            if CODE.search(world.sent[-1]) and not copied:
+                body: Any = stage.commit().body
+                copied.append(world.add_card(body["name"], desc=body["desc"]))
                 stage.abort()
+            else:
+                await scene.play(stage)
 
+    copied: list[str] = []
     world.service.faults.clear()
     world.service.faults.add(Copying(), "cards.create")
-    scene.rows, scene.probes = {"a": ["lost"]}, [copy]
+    scene.rows = {"a": ["lost"]}
     states, report = await run(world, "a")
     assert (states, deleted(world)) == ({"a": "created"}, 1)
     assert {card.id for card in report.probes} == {card.id for card in probes(world)}

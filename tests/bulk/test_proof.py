@@ -10,23 +10,12 @@ from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import World
+from bulk_helpers import Meanwhile, World
 
 from boardclient import AuthenticationError, BulkProgress, BulkReport, Card, CardDraft, CardResult
 from boardclient.bulk import resolve
 from boardclient.errors import JournalError
 from boardclient.testing import faults
-
-
-class Meanwhile:
-    """A fault: something happens before a request is carried out."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self.act = act
-
-    async def play(self, stage: Any) -> None:
-        self.act()
-        await stage.reply_answer()
 
 
 @attrs.define
@@ -108,13 +97,6 @@ async def run(
     return Run({result.draft.name: result for result in results}, opened.report)
 
 
-def add_card(world: World, name: str = "of others", number: int = 0, **fields: Any) -> str:
-    """Create a card on behalf of others, and return its identifier."""
-    body = {"name": name, "idList": world.lists[number], "key": world.service.key, "token": world.service.token, **fields}
-    answer: Any = world.service.rules.answer("POST", "/1/cards", {}, body)
-    return str(answer.body["id"])
-
-
 def record(world: World, name: str) -> Any:
     return next(card for card in world.service.rules.cards.values() if card.name == name)
 
@@ -130,16 +112,21 @@ def change(world: World, row: str, **fields: Any) -> Callable[[], None]:
     return act
 
 
-def shown_as(**ways: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
-    """Return a shape of listings that shows fields in other ways; None leaves the field out."""
+def list_with(world: World, **ways: Callable[[Any], Any]) -> None:
+    """Let listings show fields in other ways; None leaves the field out."""
 
-    def shape(operation: str, body: Any) -> Any:
-        if operation != "boards.cards":
-            return body
-        shown = [{**card, **{field: way(card[field]) for field, way in ways.items()}} for card in body]
+    def change(cards: list[Any]) -> list[Any]:
+        shown = [{**card, **{field: way(card[field]) for field, way in ways.items()}} for card in cards]
         return [{field: value for field, value in card.items() if value is not None} for card in shown]
 
-    return shape
+    world.list_as(change)
+
+
+def name_in_response(world: World, row: str, card_id: Callable[[], str]) -> None:
+    """Let the response to a row name another card."""
+    world.service.rules.shape = lambda operation, body: (
+        {**body, "id": card_id()} if operation == "cards.create" and body["name"] == row else body
+    )
 
 
 # --- found, absent, unknown
@@ -157,7 +144,7 @@ async def test_a_row_is_found_or_sent_again(world: World) -> None:
     "way", [str.strip, html.escape, lambda text: html.escape(html.escape(text)), lambda text: text.replace("\r\n", "\n")]
 )
 async def test_a_row_is_found_however_blanks_and_escapes_are_shown(world: World, way: Callable[[str], str]) -> None:
-    world.service.rules.shape = shown_as(name=way, desc=way)
+    list_with(world, name=way, desc=way)
     drafts = [CardDraft(f" <{name}> & 'co'", world.lists[0], desc="one\r\ntwo ") for name in "abcd"]
     names = [draft.name for draft in drafts]
     done = await run(world, drafts, committed=names[1], lost=names[2])
@@ -167,7 +154,7 @@ async def test_a_row_is_found_however_blanks_and_escapes_are_shown(world: World,
 
 async def test_a_card_of_others_keeps_every_lost_row_unknown(world: World) -> None:
     """It could be any row's, renamed. Errors and audit name it; rows that are sent later can't own it."""
-    done = await run(world, "abcdefg", lost="bc", committed="d", before_reading=lambda: add_card(world))
+    done = await run(world, "abcdefg", lost="bc", committed="d", before_reading=lambda: world.add_card())
     stranger = record(world, "of others").id
     assert done.states == {**dict.fromkeys("adefg", "created"), **dict.fromkeys("bc", "unknown")}
     assert f"the card {stranger} may be this row's: it is no other row's" in done.error("b")
@@ -189,7 +176,7 @@ async def test_a_card_that_people_have_changed_is_not_created_twice(world: World
 
 
 async def test_cards_of_others_beside_a_run_are_no_fault(world: World) -> None:
-    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world))
+    done = await run(world, "abc", committed="b", before_reading=lambda: world.add_card())
     assert set(done.states.values()) == {"created"}
     assert [card.name for card in done.audit.unexpected] == ["of others"]
     assert done.audit.resembling == done.audit.duplicated == ()
@@ -204,7 +191,7 @@ async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world
     """
     world.service.faults.add(faults.drop(), "cards.create", call=2)
     world.service.faults.add(GivingAgain(world, "of others") if is_gone else faults.drop(), "cards.create", call=4)
-    world.service.faults.add(Meanwhile(lambda: add_card(world)), "boards.cards", call=2)
+    world.service.faults.add(Meanwhile(lambda: world.add_card()), "boards.cards", call=2)
     known = asyncio.Event()
 
     async def rows() -> AsyncIterator[CardDraft]:
@@ -227,17 +214,17 @@ async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world
 @pytest.mark.parametrize("field", ["due", "desc"])
 async def test_a_card_that_lacks_what_was_sent_is_a_rows_only_if_the_listing_leaves_it_out(world: World, field: str) -> None:
     """No other card shows the field, and no other row was sent with it: the card may be another's with the same name."""
-    world.service.rules.shape = shown_as(desc=lambda desc: desc or None)
+    list_with(world, desc=lambda desc: desc or None)
     given: dict[str, Any] = {"due": datetime(2030, 1, 1, tzinfo=UTC)} if field == "due" else {"desc": "text"}
     drafts = [CardDraft(name, world.lists[0], **(given if name == "b" else {})) for name in "abcd"]
-    done = await run(world, drafts, lost="b", before_reading=lambda: add_card(world, "b"))
+    done = await run(world, drafts, lost="b", before_reading=lambda: world.add_card("b"))
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
     assert [card.name for card in done.audit.resembling] == ["b"]
 
 
 async def test_a_field_that_the_listing_leaves_out_is_not_compared(world: World) -> None:
     """Cards of other rows that were sent with it show that."""
-    world.service.rules.shape = shown_as(due=lambda due: None)
+    list_with(world, due=lambda due: None)
     drafts = [CardDraft(name, world.lists[0], due=datetime(2030, 1, 1, tzinfo=UTC)) for name in "abcd"]
     done = await run(world, drafts, committed="b", lost="c")
     assert set(done.states.values()) == {"created"}
@@ -280,7 +267,7 @@ async def test_a_lost_card_with_the_identifier_of_a_deleted_one_is_not_created_t
     world: World, gone: str, marker: bool | None
 ) -> None:
     """The deleted one was a row's, or on the board before. A marker shows whose the card is now, also to a later run."""
-    add_card(world, "before")
+    world.add_card("before")
     world.service.faults.add(GivingAgain(world, gone), "cards.create", call=3)
     done = await run(world, "abcdef", journal=world.path, marker=marker)
     assert done.states == {**dict.fromkeys("abdef", "created"), "c": "created" if marker else "unknown"}
@@ -305,7 +292,7 @@ async def test_a_response_that_names_a_card_that_was_there_before_confirms_nothi
 ) -> None:
     """The identifier may have been given again: a marker shows that. Otherwise the row may have no card of its own."""
     path = world.path if journal else None
-    add_card(world, "before")
+    world.add_card("before")
     world.service.faults.add(GivingAgain(world, "before", is_lost=False), "cards.create", call=2)
     done = await run(world, "abc", journal=path, marker=marker)
     assert done.states == {"a": "created", "b": "created" if marker else "unknown", "c": "created"}
@@ -315,10 +302,8 @@ async def test_a_response_that_names_a_card_that_was_there_before_confirms_nothi
 @pytest.mark.parametrize("marker", [None, True])
 async def test_a_response_that_names_an_older_card_of_others_makes_no_row_created(world: World, marker: bool | None) -> None:
     """The row's own card is found, if there is one."""
-    older = add_card(world, "before")
-    world.service.rules.shape = lambda operation, body: (
-        {**body, "id": older} if operation == "cards.create" and body["name"] == "b" else body
-    )
+    older = world.add_card("before")
+    name_in_response(world, "b", lambda: older)
     done = await run(world, "abc", marker=marker)
     assert set(done.states.values()) == {"created"}
     assert done.results["b"].card is not None
@@ -328,7 +313,7 @@ async def test_a_response_that_names_an_older_card_of_others_makes_no_row_create
 
 async def test_a_row_whose_response_names_a_known_card_is_never_absent(world: World) -> None:
     """The service shows names in another way, so nothing shows whose card it is now. A person can say so."""
-    world.service.rules.shape = shown_as(name=lambda name: f"TICKET {name}")
+    list_with(world, name=lambda name: f"TICKET {name}")
     world.service.faults.add(GivingAgain(world, "a", is_lost=False), "cards.create", call=2)
     done = await run(world, "abcd", journal=world.path)
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
@@ -352,8 +337,8 @@ async def test_a_row_whose_response_names_a_card_that_is_gone_is_never_absent(wo
 
 async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_given_again(world: World) -> None:
     """An import before it may have made the same marker, so it does not prove whose card it is, but the row is not sent again."""
-    add_card(world, "before")
-    world.service.rules.shape = shown_as(name=str.upper)
+    world.add_card("before")
+    list_with(world, name=str.upper)
     world.service.faults.add(GivingAgain(world, "before"), "cards.create", call=2)
     done = await run(world, "abcd", marker=lambda draft: f"row-{draft.name}")
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
@@ -363,8 +348,8 @@ async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_g
 
 async def test_rows_with_one_marker_are_unknown_if_a_card_with_a_known_identifier_shows_it(world: World) -> None:
     """It may be the card of either row. Neither is sent again."""
-    add_card(world, "before")
-    world.service.rules.shape = shown_as(name=str.upper)
+    world.add_card("before")
+    list_with(world, name=str.upper)
     world.service.faults.add(GivingAgain(world, "before"), "cards.create", call=2)
     world.service.faults.add(faults.drop(), "cards.create", call=3)
     done = await run(world, "abcdef", marker=lambda draft: "both" if draft.name in "bc" else draft.name)
@@ -375,11 +360,11 @@ async def test_rows_with_one_marker_are_unknown_if_a_card_with_a_known_identifie
 
 async def test_a_row_has_the_card_that_its_response_named_and_not_a_copy(world: World) -> None:
     """Someone copies a card that has the identifier of a deleted one. The audit names the copy."""
-    add_card(world, "before")
+    world.add_card("before")
 
     def copy_it() -> None:
         made = record(world, "b")
-        add_card(world, made.name, desc=made.desc)
+        world.add_card(made.name, desc=made.desc)
 
     world.service.faults.add(GivingAgain(world, "before", is_lost=False), "cards.create", call=2)
     done = await run(world, "abcd", marker=True, before_reading=copy_it)
@@ -393,10 +378,8 @@ async def test_a_row_has_the_card_that_its_response_named_and_not_a_copy(world: 
 async def test_a_response_that_names_a_card_listed_as_that_of_others_confirms_nothing(world: World, marker: bool | None) -> None:
     """The board was read before the row was sent, so the card can't be the row's."""
     stranger: list[str] = []
-    world.service.rules.shape = lambda operation, body: (
-        {**body, "id": stranger[0]} if operation == "cards.create" and body["name"] == "d" and stranger else body
-    )
-    done = await run(world, "abcd", committed="b", before_reading=lambda: stranger.append(add_card(world)), marker=marker)
+    name_in_response(world, "d", lambda: stranger[0])
+    done = await run(world, "abcd", committed="b", before_reading=lambda: stranger.append(world.add_card()), marker=marker)
     assert set(done.states.values()) == {"created"}
     assert done.results["d"].card is not None
     assert done.results["d"].card.id == record(world, "d").id
@@ -405,7 +388,7 @@ async def test_a_response_that_names_a_card_listed_as_that_of_others_confirms_no
 async def test_equal_cards_that_were_there_before_are_no_obstacle(world: World) -> None:
     """They look as they did: an absent row is sent again, and the card of another is found."""
     for name in "bc":
-        add_card(world, name)
+        world.add_card(name)
     done = await run(world, "abcd", committed="b", lost="c")
     assert set(done.states.values()) == {"created"}
     assert world.there == [*"abbccd"]
@@ -414,7 +397,7 @@ async def test_equal_cards_that_were_there_before_are_no_obstacle(world: World) 
 
 async def test_a_known_card_that_was_changed_to_equal_a_lost_row_is_not_taken_for_its_own(world: World) -> None:
     """Nothing shows whether it has been changed, or deleted and its identifier given again."""
-    add_card(world, "before")
+    world.add_card("before")
     done = await run(world, "abcd", lost="c", before_reading=change(world, "before", name="c"))
     assert done.states["c"] == "unknown"
     assert Counter(world.sent)["c"] == 1
@@ -434,7 +417,7 @@ async def test_equal_rows_share_equal_cards(world: World) -> None:
 
 
 async def test_two_cards_that_equal_one_row_leave_it_unknown(world: World) -> None:
-    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world, "b"))
+    done = await run(world, "abc", committed="b", before_reading=lambda: world.add_card("b"))
     assert done.states["b"] == "unknown"
     assert "nothing tells them apart" in done.error("b")
     assert {card.name for card in done.audit.resembling} == {"b"}
@@ -445,7 +428,7 @@ async def test_two_cards_that_equal_one_row_leave_it_unknown(world: World) -> No
 async def test_the_audit_names_the_cards_that_the_errors_name(world: World) -> None:
     """A card that equals an unknown row, and is listed only at the end, is unexpected, and no second card of an equal row."""
     world.service.faults.add(faults.drop(), "cards.create", call=3)
-    world.service.faults.add(Meanwhile(lambda: add_card(world, "a")), "boards.cards", call=3)
+    world.service.faults.add(Meanwhile(lambda: world.add_card("a")), "boards.cards", call=3)
     done = await run(world, "aba")
     assert "no longer listing has proven" in done.error("a")
     assert [card.name for card in done.audit.unexpected] == ["a"]
@@ -462,7 +445,7 @@ async def test_successes_that_name_no_card_are_no_outage(world: World) -> None:
 
 async def test_rows_that_differ_in_what_is_not_shown_are_not_confused(world: World) -> None:
     """The listing shows no dates. Of two rows with one name one exists: both are unknown."""
-    world.service.rules.shape = shown_as(due=lambda due: None)
+    list_with(world, due=lambda due: None)
     drafts = [CardDraft("a", world.lists[0]), *(CardDraft("b", world.lists[0], pos=pos) for pos in ("top", "bottom"))]
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
     world.service.faults.add(faults.drop(), "cards.create", call=3)
@@ -478,7 +461,7 @@ async def test_an_equal_card_is_not_taken_where_a_list_is_renamed(world: World) 
     def rename() -> None:
         for made in world.service.rules.cards.values():
             made.name = f"TICKET {made.id}"
-        add_card(world, "b")
+        world.add_card("b")
 
     done = await run(world, "abc", committed="b", before_reading=rename)
     assert done.states["b"] == "unknown"
@@ -489,7 +472,7 @@ async def test_a_second_card_of_a_row_is_not_taken_for_another_row(world: World)
     """A proxy repeats the request of a row. Its second card equals another, lost row in all that was sent for that."""
     drafts = [CardDraft("a", world.lists[0], desc="text"), CardDraft("a", world.lists[0]), CardDraft("z", world.lists[0])]
     world.service.faults.add(faults.drop(), "cards.create", call=2)
-    world.service.faults.add(Meanwhile(lambda: add_card(world, "a", desc="text")), "boards.cards", call=2)
+    world.service.faults.add(Meanwhile(lambda: world.add_card("a", desc="text")), "boards.cards", call=2)
     async with world.run(drafts, concurrency=1, journal=None, settle=0.0) as opened:
         states = [result.state async for result in opened]
     assert Counter(states) == {"created": 2, "unknown": 1}
@@ -497,7 +480,7 @@ async def test_a_second_card_of_a_row_is_not_taken_for_another_row(world: World)
 
 async def test_a_request_that_a_proxy_repeats_is_reported(world: World) -> None:
     """The second card equals what was sent for a row that has a card."""
-    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world, "a"))
+    done = await run(world, "abc", committed="b", before_reading=lambda: world.add_card("a"))
     assert set(done.states.values()) == {"created"}
     assert [card.name for card in done.audit.duplicated] == ["a"]
     assert (done.audit.is_wrong, done.audit.is_sound) == (True, False)
@@ -508,7 +491,7 @@ async def test_a_repeated_request_is_reported_where_cards_are_renamed(world: Wor
     """An automation renames both cards alike. Where all cards look the same, that says nothing."""
 
     def act() -> None:
-        add_card(world, "a")
+        world.add_card("a")
         for made in world.service.rules.cards.values():
             made.name = text.format(made.name)
 
@@ -520,7 +503,7 @@ async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(worl
     """Nothing tells it from a repeated request, also if no row was in doubt and the row is no sample."""
     drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
     done = await run(world, drafts, journal=world.path)
-    add_card(world, "card 40")
+    world.add_card("card 40")
     record(world, "card 40").list_id = world.lists[1]  # and one of the two was moved since
     again = await run(world, drafts, journal=world.path)
     assert done.audit.is_sound
@@ -529,9 +512,9 @@ async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(worl
 
 async def test_a_card_that_is_listed_twice_is_one(world: World) -> None:
     """Overlapping pages behind a listing make no second row of a card, and no card too many of it."""
-    world.service.rules.shape = lambda operation, body: [*body, *body] if operation == "boards.cards" else body
-    add_card(world)
-    done = await run(world, "aaaz", committed="a", before_reading=lambda: add_card(world))
+    world.list_as(lambda cards: [*cards, *cards])
+    world.add_card()
+    done = await run(world, "aaaz", committed="a", before_reading=lambda: world.add_card())
     assert done.report.created == 4
     assert (done.audit.confirmed, done.audit.duplicated, len(done.audit.unexpected)) == (4, (), 1)
 
@@ -541,7 +524,7 @@ async def test_a_card_that_is_listed_twice_is_one(world: World) -> None:
 
 async def test_a_listing_that_lacks_confirmed_cards_proves_nothing(world: World) -> None:
     """It shows the oldest cards only."""
-    world.service.rules.shape = lambda operation, body: body[:2] if operation == "boards.cards" else body
+    world.list_as(lambda cards: cards[:2])
     done = await run(world, "abcdef", lost="b")
     assert done.states["b"] == "unknown"
     assert "cards that were confirmed: it is not complete" in done.error("b")
@@ -552,8 +535,8 @@ async def test_a_listing_that_lacks_confirmed_cards_proves_nothing(world: World)
 
 async def test_a_listing_that_ends_at_its_length_proves_nothing(world: World) -> None:
     """It always shows three cards, whichever are the newest: nothing shows that a row's card does not exist."""
-    add_card(world, "before")
-    world.service.rules.shape = lambda operation, body: body[-3:] if operation == "boards.cards" else body
+    world.add_card("before")
+    world.list_as(lambda cards: cards[-3:])
     done = await run(world, "abc", committed="a")
     assert done.states["a"] in {"created", "unknown"}
     assert Counter(world.sent) == Counter("abc")
@@ -583,9 +566,7 @@ async def test_reading_deleted_cards_is_no_outage(world: World) -> None:
 
 async def test_a_deleted_card_does_not_explain_others_that_are_hidden(world: World) -> None:
     """Each confirmed card that is not listed must be deleted, or the listing proves nothing."""
-    world.service.rules.shape = lambda operation, body: (
-        [card for card in body if "hidden" not in card["name"]] if operation == "boards.cards" else body
-    )
+    world.list_as(lambda cards: [card for card in cards if "hidden" not in card["name"]])
     drafts = [CardDraft(f"hidden {number}" if number in {40, 41} else f"{number}", world.lists[0]) for number in range(80)]
     done = await run(
         world, drafts, committed="hidden 41", before_reading=lambda: world.service.rules.cards.pop(record(world, "0").id)
@@ -598,7 +579,7 @@ async def test_a_deleted_card_does_not_explain_others_that_are_hidden(world: Wor
 @pytest.mark.parametrize("fault", [faults.status(404), faults.status(500), faults.foreign_body(b"<html>", commit=False)])
 async def test_a_card_that_cannot_be_read_for_a_moment_is_not_deleted(world: World, fault: Any) -> None:
     """The listing lacks a card that exists: it is not complete, whatever a proxy says first."""
-    world.service.rules.shape = lambda operation, body: body[1:] if operation == "boards.cards" else body
+    world.list_as(lambda cards: cards[1:])
     world.service.faults.add(fault, "cards.get", call=1)
     done = await run(world, "abcd", lost="c")
     assert done.states["c"] == "unknown"
@@ -614,11 +595,8 @@ async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
     def archive() -> None:
         world.service.rules.lists[world.lists[1]].closed = True
 
-    def shape(operation: str, body: Any) -> Any:
-        closed = {item.id for item in world.service.rules.lists.values() if item.closed}
-        return [card for card in body if card["idList"] not in closed] if operation == "boards.cards" else body
-
-    world.service.rules.shape = shape
+    lists = world.service.rules.lists
+    world.list_as(lambda cards: [card for card in cards if not lists[card["idList"]].closed])
     done = await run(world, drafts, lost="bc", before_reading=archive)
     assert done.states == {**dict.fromkeys("abdef", "created"), "c": "unknown"}
     assert f"the list {world.lists[1]} was archived or removed" in done.error("c")
@@ -627,11 +605,7 @@ async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
 
 async def test_a_list_of_which_nothing_is_listed_proves_nothing(world: World) -> None:
     """An automation archives what is added to a list. The listing of the others says nothing about it."""
-
-    def shape(operation: str, body: Any) -> Any:
-        return [card for card in body if card["idList"] != world.lists[1]] if operation == "boards.cards" else body
-
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [card for card in cards if card["idList"] != world.lists[1]])
     drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"))]
     done = await run(world, drafts, committed="b", lost="c")
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
@@ -664,13 +638,12 @@ async def test_the_last_row_of_a_list_is_proven_absent_by_a_later_one_alone(worl
 async def test_a_list_that_is_cut_off_is_not_proven_by_another_that_grows(world: World) -> None:
     """The listing shows two cards of one list at most, and all of the other, which becomes longer."""
 
-    def shape(operation: str, body: Any) -> Any:
-        if operation != "boards.cards":
-            return body
-        cut = [card for card in body if card["idList"] == world.lists[0]][:2]
-        return cut + [card for card in body if card["idList"] == world.lists[1]]
+    def cut(cards: list[Any]) -> list[Any]:
+        return [card for card in cards if card["idList"] == world.lists[0]][:2] + [
+            card for card in cards if card["idList"] == world.lists[1]
+        ]
 
-    world.service.rules.shape = shape
+    world.list_as(cut)
     drafts = [CardDraft(name, world.lists[name in "uvwxyz"]) for name in "abcduvwxyz"]
     done = await run(world, drafts, committed="cd")
     assert done.states == {**dict.fromkeys("abuvwxyz", "created"), **dict.fromkeys("cd", "unknown")}
@@ -691,21 +664,17 @@ async def test_rows_of_earlier_runs_may_own_an_equal_card(world: World) -> None:
 
 async def test_a_listing_that_shows_no_lists_proves_too(world: World) -> None:
     """Growth in total counts. A second card is recognised all the same."""
-    world.service.rules.shape = shown_as(idList=lambda identifier: None)
+    list_with(world, idList=lambda identifier: None)
     drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
     drafts[41] = drafts[40]
-    done = await run(world, drafts, committed="card 2", before_reading=lambda: add_card(world, "card 40"))
+    done = await run(world, drafts, committed="card 2", before_reading=lambda: world.add_card("card 40"))
     assert done.states["card 2"] == "created"
     assert [card.name for card in done.audit.duplicated] == ["card 40"]
 
 
 async def test_a_card_that_may_be_a_missing_one_under_another_identifier_proves_nothing(world: World) -> None:
     """The listing calls cards otherwise than the responses: of two equal rows one was lost, and one card is there."""
-
-    def shape(operation: str, body: Any) -> Any:
-        return [{**card, "id": f"board-{card['id']}"} for card in body] if operation == "boards.cards" else body
-
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [{**card, "id": f"board-{card['id']}"} for card in cards])
     rows = [CardDraft(name, world.lists[0], reference=str(number)) for number, name in enumerate(["same", "same", *"abcd"])]
     world.service.faults.add(faults.drop(), "cards.create", call=1)
     async with world.run(rows, journal=None, concurrency=1, settle=0.0) as opened:
@@ -718,12 +687,12 @@ async def test_a_confirmed_card_that_is_too_new_to_be_listed_is_waited_for(world
     """The board is read once more when the last card must be listed, and the progress says until when."""
     reads, shown = 0, list[BulkProgress]()
 
-    def shape(operation: str, body: Any) -> Any:
+    def late(cards: list[Any]) -> list[Any]:
         nonlocal reads
-        reads += operation == "boards.cards"
-        return body[:-1] if operation == "boards.cards" and reads == 4 else body
+        reads += 1
+        return cards[:-1] if reads == 4 else cards
 
-    world.service.rules.shape = shape
+    world.list_as(late)
     done = await run(world, "abcd", lost="b", settle=5.0, on_progress=shown.append)
     assert set(done.states.values()) == {"created"}
     assert (done.audit.hidden, done.audit.is_sound) == (0, True)
@@ -744,12 +713,8 @@ async def test_a_row_in_doubt_of_an_earlier_run_that_is_sent_again_is_waited_for
     """Its card is as new as those of the other rows of this run."""
     await run(world, "abc", lost="b", journal=world.path, unknown="report", settle=5.0)
 
-    def shape(operation: str, body: Any) -> Any:
-        is_new = operation == "boards.cards" and passing_time.now < until[0]
-        return [card for card in body if card["name"] != "b"] if is_new else body
-
     until = [float("inf")]
-    world.service.rules.shape = shape
+    world.list_as(lambda cards: [card for card in cards if card["name"] != "b" or passing_time.now >= until[0]])
 
     def note(progress: BulkProgress) -> None:
         if "b" in world.there:
@@ -801,8 +766,8 @@ async def test_markers_prove_whatever_people_and_automations_change(world: World
     def act() -> None:
         for made in world.service.rules.cards.values():
             made.name, made.list_id, made.due = f"TICKET {made.id}", world.lists[1], "2030-01-01T00:00:00Z"
-        add_card(world, "of others")
-        add_card(world, "c", 0)
+        world.add_card("of others")
+        world.add_card("c", 0)
 
     done = await run(world, "abcdef", committed="bd", lost="ce", marker=True, before_reading=act)
     assert set(done.states.values()) == {"created"}
@@ -816,7 +781,7 @@ async def test_markers_prove_whatever_people_and_automations_change(world: World
 @pytest.mark.parametrize("names", [None, "TICKET"])
 async def test_a_marker_that_was_dropped_with_a_long_description_may_be_the_row_s(world: World, names: str | None) -> None:
     """A service may limit the length of descriptions, of which shorter samples show nothing."""
-    world.service.rules.shape = shown_as(desc=lambda desc: "" if len(desc) > 100 else desc)
+    list_with(world, desc=lambda desc: "" if len(desc) > 100 else desc)
     drafts = [CardDraft(name, world.lists[0], desc="y" * 200 if name == "b" else "text") for name in "abcd"]
 
     def act() -> None:
@@ -850,7 +815,7 @@ async def test_a_marker_that_others_know_proves_together_with_the_name(
         "abcd",
         lost="b",
         marker=lambda draft: draft.name,
-        before_reading=lambda: add_card(world, name, desc=desc),
+        before_reading=lambda: world.add_card(name, desc=desc),
     )
     assert done.states["b"] == ("created" if is_found else "unknown")
     assert [card.name for card in done.audit.resembling] == ([] if is_found else [name])
@@ -873,7 +838,7 @@ async def test_a_marker_that_was_replaced_by_another_description_may_be_the_rows
 
 async def test_names_that_are_changed_in_another_list_show_nothing(world: World) -> None:
     """The service cuts long names off, and people have replaced the marker of a card whose name is long."""
-    world.service.rules.shape = shown_as(name=lambda name: name[:3])
+    list_with(world, name=lambda name: name[:3])
     drafts = [CardDraft(name, world.lists[number]) for name, number in (("a", 0), ("bbbbb", 0), ("ccccc", 1), ("d", 0))]
     done = await run(
         world, drafts, committed="bbbbb", marker=True, before_reading=change(world, "bbbbb", desc="described by somebody")
@@ -898,13 +863,8 @@ async def test_what_masks_one_marker_masks_all(world: World, pattern: str) -> No
 
 async def test_markers_of_another_list_prove_nothing(world: World) -> None:
     """An automation takes the descriptions of one list away."""
-
-    def shape(operation: str, body: Any) -> Any:
-        if operation != "boards.cards":
-            return body
-        return [{**card, "desc": "", "name": "TICKET"} if card["idList"] == world.lists[1] else card for card in body]
-
-    world.service.rules.shape = shape
+    changed = {"desc": "", "name": "TICKET"}
+    world.list_as(lambda cards: [{**card, **changed} if card["idList"] == world.lists[1] else card for card in cards])
     drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"), (1, "e"))]
     done = await run(world, drafts, committed="b", lost="c", marker=True)
     assert done.states["b"] == "unknown"
@@ -916,14 +876,14 @@ async def test_a_sample_without_its_marker_makes_every_card_count(world: World) 
 
     def act() -> None:
         record(world, "a").desc = "edited"
-        add_card(world)
+        world.add_card()
 
     done = await run(world, "abcd", lost="b", committed="c", marker=True, before_reading=act)
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
 
 
 async def test_rows_are_found_by_equality_if_no_description_is_listed(world: World) -> None:
-    world.service.rules.shape = shown_as(desc=lambda desc: None)
+    list_with(world, desc=lambda desc: None)
     done = await run(world, "abcd", committed="b", lost="c", marker=True)
     assert set(done.states.values()) == {"created"}
     assert world.there == [*"abcd"]
@@ -933,11 +893,11 @@ async def test_a_second_card_with_a_marker_is_reported(world: World) -> None:
     """Also if it was renamed, and its row was never in doubt. The row's own is the one with its name."""
 
     def act() -> None:
-        add_card(world, "of b", desc=record(world, "b").desc)
-        add_card(world, "renamed", desc=record(world, "a").desc)
-        add_card(world, "of another import", desc="[bcaaaaaaaaaaaaaaaa]")
+        world.add_card("of b", desc=record(world, "b").desc)
+        world.add_card("renamed", desc=record(world, "a").desc)
+        world.add_card("of another import", desc="[bcaaaaaaaaaaaaaaaa]")
 
-    world.service.rules.shape = lambda operation, body: body[::-1] if operation == "boards.cards" else body
+    world.list_as(lambda cards: cards[::-1])
     done = await run(world, "abc", committed="b", marker=True, before_reading=act)
     assert done.results["b"].card is not None
     assert done.results["b"].card.name == "b"
@@ -948,12 +908,7 @@ async def test_a_second_card_with_a_marker_is_reported(world: World) -> None:
 
 async def test_a_response_that_names_the_card_of_a_lost_row_makes_no_second_card(world: World) -> None:
     """The marker shows whose card it is. The row that is reported with it may have none."""
-
-    def shape(operation: str, body: Any) -> Any:
-        is_wrong = operation == "cards.create" and body["name"] == "b"
-        return {**body, "id": record(world, "a").id} if is_wrong else body
-
-    world.service.rules.shape = shape
+    name_in_response(world, "b", lambda: str(record(world, "a").id))
     done = await run(world, "abcd", committed="a", marker=True)
     assert Counter(world.sent) == Counter("abcd")
     assert done.results["a"].card is not None
@@ -1029,20 +984,15 @@ async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, 
     assert any(re.match(r"the board was read \d+ times in", note) for note in done.report.audit_error.__notes__)
 
 
-def newest(number: int) -> Callable[[str, Any], Any]:
-    """Return a shape of listings that show only the newest cards."""
-    return lambda operation, body: body[-number:] if operation == "boards.cards" else body
-
-
 @pytest.mark.parametrize("committed", ["", "b"])
 @pytest.mark.parametrize("marker", [None, True])
 async def test_an_old_card_that_enters_a_cut_listing_again_is_no_lost_row_s(
     world: World, marker: bool | None, committed: str
 ) -> None:
     """People delete cards, and the newest ten show an old one that equals a lost row. Markers prove all the same."""
-    add_card(world, "b")
-    others = [add_card(world, f"of others {number}") for number in range(10)]
-    world.service.rules.shape = newest(10)
+    world.add_card("b")
+    others = [world.add_card(f"of others {number}") for number in range(10)]
+    world.list_as(lambda cards: cards[-10:])
 
     def delete() -> None:
         for card_id in others[:5]:
@@ -1056,10 +1006,8 @@ async def test_an_old_card_that_enters_a_cut_listing_again_is_no_lost_row_s(
 async def test_equality_proves_nothing_while_confirmed_cards_are_not_listed(world: World) -> None:
     """The listing is cut off now, so that a card which was not listed before may have been hidden then as well."""
     hidden: set[str] = set()
-    world.service.rules.shape = lambda operation, body: (
-        [card for card in body if card["name"] not in hidden] if operation == "boards.cards" else body
-    )
-    add_card(world, "b")
+    world.list_as(lambda cards: [card for card in cards if card["name"] not in hidden])
+    world.add_card("b")
     hidden.add("b")
 
     def swap() -> None:
@@ -1073,7 +1021,7 @@ async def test_equality_proves_nothing_while_confirmed_cards_are_not_listed(worl
 
 async def test_a_row_is_found_on_a_board_from_which_people_delete_cards(world: World) -> None:
     """The listing is longer all the same than before the run, which proves that it shows every card."""
-    others = [add_card(world, f"of others {number}") for number in range(10)]
+    others = [world.add_card(f"of others {number}") for number in range(10)]
 
     def delete() -> None:
         del world.service.rules.cards[others[0]]
