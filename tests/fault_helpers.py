@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from boardclient.testing.faults import Stage
@@ -22,3 +23,18 @@ class Held:
         """Wait, then answer."""
         await asyncio.shield(asyncio.wrap_future(self._opened))
         await stage.reply_answer()
+
+
+class Meanwhile:
+    """A fault: something happens before a request is carried out, or after its response was sent."""
+
+    def __init__(self, act: Callable[[], object], *, is_after: bool = False) -> None:
+        self._act, self._is_after = act, is_after
+
+    async def play(self, stage: Stage) -> None:
+        """Act and answer, in this order or the other."""
+        if not self._is_after:
+            self._act()
+        await stage.reply_answer()
+        if self._is_after:
+            self._act()

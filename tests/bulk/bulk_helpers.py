@@ -25,7 +25,6 @@ from boardclient import (
 from boardclient.bulk.journal import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
-from boardclient.testing.faults import Stage
 
 
 @attrs.define
@@ -89,17 +88,6 @@ class World:
     def list_as(self, change: Callable[[list[Any]], list[Any]]) -> None:
         """Let listings of the board show what a function makes of its cards."""
         self.service.rules.shape = lambda operation, body: change(body) if operation == "boards.cards" else body
-
-
-class Meanwhile:
-    """A fault: something happens before a request is carried out."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self.act = act
-
-    async def play(self, stage: Stage) -> None:
-        self.act()
-        await stage.reply_answer()
 
 
 def kept(path: Path) -> dict[int | str, tuple[str, str | None]]:

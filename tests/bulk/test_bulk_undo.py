@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 from bulk_helpers import World
+from fault_helpers import Meanwhile
 
 from boardclient import AuthenticationError, JournalError, NotFoundError, ServerError, SessionClosedError
 from boardclient.bulk.journal import read_journal, read_unknown
@@ -74,13 +75,7 @@ async def test_a_card_that_somebody_else_deletes_meanwhile_is_gone(world: World)
     await world.finish(world.drafts(*range(2)))
     undo = await world.session.cards.plan_undo(world.path)
     gone = undo.unchanged[0]
-
-    class Deleting:
-        async def play(self, stage: Stage) -> None:
-            world.service.rules.cards.pop(gone, None)
-            await stage.reply_answer()
-
-    world.service.faults.add(Deleting(), "cards.delete")
+    world.service.faults.add(Meanwhile(lambda: world.service.rules.cards.pop(gone, None)), "cards.delete")
     await undo.run()
     assert (undo.gone, undo.deleted, undo.failed) == ([gone], undo.unchanged[1:], {})
     assert read_journal(world.path).counts["undone"] == 2
@@ -227,25 +222,13 @@ def lose(path: Path, way: str) -> None:
 LOSSES = ("lock removed", "lock made anew", "journal moved", "journal replaced")
 
 
-@attrs.define
-class Losing:
-    """A fault: the journal is lost when the request arrives, which is carried out."""
-
-    path: Path
-    way: str
-
-    async def play(self, stage: Stage) -> None:
-        lose(self.path, self.way)
-        await stage.reply_answer()
-
-
 @pytest.mark.parametrize("way", LOSSES)
 async def test_an_undo_that_has_lost_its_journal_deletes_nothing_more(world: World, way: str) -> None:
     """Another process may have it: it was suspended, and its lock removed."""
     await world.finish(world.drafts(*range(9)))
     async with world.service.session(max_connections=1) as session:
         undo = await session.cards.plan_undo(world.path)
-        world.service.faults.add(Losing(world.path, way), "cards.delete", call=3)
+        world.service.faults.add(Meanwhile(lambda: lose(world.path, way)), "cards.delete", call=3)
         with pytest.raises(JournalError, match="moved, removed or replaced"):
             await undo.run()
     assert len(world.service.calls_of("cards.delete")) == 3
@@ -273,7 +256,7 @@ async def test_a_deletion_that_waits_is_not_sent_once_the_journal_is_lost(world:
 @pytest.mark.parametrize("way", LOSSES)
 async def test_a_run_that_has_lost_its_journal_sends_nothing_more(world: World, way: str) -> None:
     """The next one finds out about what was sent."""
-    world.service.faults.add(Losing(world.path, way), "cards.create", call=3)
+    world.service.faults.add(Meanwhile(lambda: lose(world.path, way)), "cards.create", call=3)
     with pytest.raises(JournalError, match=r"moved, removed or replaced"):
         await world.finish(world.drafts(*range(40)), concurrency=1)
     assert len(world.sent) == 3

@@ -1,12 +1,14 @@
 """Rows that no card of their run can prove absent, and the temporary cards that `probe=True` creates for them and deletes."""
 
 import asyncio
+import inspect
 import re
 from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import Meanwhile, World
+from bulk_helpers import World
+from fault_helpers import Meanwhile
 
 from boardclient import CardDraft
 from boardclient.bulk.journal import read_journal, read_rows
@@ -20,7 +22,8 @@ CODE = re.compile(r"bc[b-t]{16}")
 class Scene:
     """A fault for all creations: what becomes of each row and of each probe, one after another; after that they are created.
 
-    "lost" loses the request, "swallowed" the response, a number is a status, and a function is called with the new card.
+    "lost" loses the request, "swallowed" the response, a number is a status, a function is called with the new card, and a
+    coroutine function plays the fault itself.
     """
 
     world: World
@@ -37,6 +40,8 @@ class Scene:
             stage.abort()
         elif isinstance(what, int):
             await stage.reply(what)
+        elif inspect.iscoroutinefunction(what):
+            await what(stage)
         else:
             answer = stage.commit()
             if callable(what):
@@ -228,24 +233,15 @@ async def test_a_probe_whose_response_is_lost_is_found_and_deleted(world: World,
 async def test_a_lost_probe_with_the_identifier_of_a_deleted_card_is_found(world: World, scene: Scene) -> None:
     """People delete the card of a row, and the service gives its identifier again."""
 
-    def give_again(card: Any) -> None:
+    async def lose_with_known_id(stage: Stage) -> None:
         cards = world.service.rules.cards
         (gone,) = [one for one in cards.values() if one.name == "a"]
-        del cards[card.id], cards[gone.id]
+        card = cards.pop(stage.commit().body["id"])
         card.id = gone.id
         cards[gone.id] = card
+        stage.abort()
 
-    class Losing:
-        async def play(self, stage: Stage) -> None:
-            if CODE.search(world.sent[-1]):
-                give_again(world.service.rules.cards[stage.commit().body["id"]])
-                stage.abort()
-            else:
-                await scene.play(stage)
-
-    world.service.faults.clear()
-    world.service.faults.add(Losing(), "cards.create")
-    scene.rows = {"b": ["lost"]}
+    scene.rows, scene.probes = {"b": ["lost"]}, [lose_with_known_id]
     states, report = await run(world, "ab")
     assert (states, world.there, report.probes) == ({"a": "created", "b": "created"}, ["b"], ())
     assert (report.audit.lost, report.audit.duplicated, report.audit.unexpected) == (1, (), ())
@@ -289,23 +285,13 @@ async def test_a_probe_that_is_too_new_to_be_listed_is_waited_for(world: World, 
 
 async def test_a_probe_counts_as_no_card_of_another_response(world: World, scene: Scene) -> None:
     """A response to a row that names it, though it is deleted, leaves the row in doubt."""
-    scene.rows = {"a": ["lost"]}
     named: list[str] = []
 
-    class Naming:
-        async def play(self, stage: Stage) -> None:
-            if CODE.search(world.sent[-1]):
-                answer = stage.commit()
-                named.append(answer.body["id"])
-                await stage.reply_answer()
-            elif named:
-                stage.commit()
-                await stage.reply(200, b'{"id": "%s"}' % named[0].encode())
-            else:
-                await scene.play(stage)
+    async def name_the_probe(stage: Stage) -> None:
+        stage.commit()
+        await stage.reply(200, b'{"id": "%s"}' % named[0].encode())
 
-    world.service.faults.clear()
-    world.service.faults.add(Naming(), "cards.create")
+    scene.rows, scene.probes = {"a": ["lost", name_the_probe]}, [lambda card: named.append(card.id)]
     states, report = await run(world, "a")
     assert (states, world.there, report.audit.reused) == ({"a": "created"}, ["a"], 0)
 
@@ -313,18 +299,12 @@ async def test_a_probe_counts_as_no_card_of_another_response(world: World, scene
 async def test_a_response_to_the_probe_that_names_a_row_s_card_is_not_believed(world: World, scene: Scene) -> None:
     """The card is never deleted, and the probe is found by its marker."""
     (first,) = [(await world.session.cards.create("x", list_id=world.lists[0])).id]
-    scene.rows = {"a": ["lost"]}
 
-    class Naming:
-        async def play(self, stage: Stage) -> None:
-            if CODE.search(world.sent[-1]):
-                stage.commit()
-                await stage.reply(200, b'{"id": "%s"}' % first.encode())
-            else:
-                await scene.play(stage)
+    async def name_the_first(stage: Stage) -> None:
+        stage.commit()
+        await stage.reply(200, b'{"id": "%s"}' % first.encode())
 
-    world.service.faults.clear()
-    world.service.faults.add(Naming(), "cards.create")
+    scene.rows, scene.probes = {"a": ["lost"]}, [name_the_first]
     states, report = await run(world, "a")
     assert (states, world.there, report.probes) == ({"a": "created"}, ["a", "x"], ())
 
@@ -404,19 +384,12 @@ async def test_a_copy_of_the_probe_is_a_card_of_others(world: World, scene: Scen
 async def test_a_probe_that_can_t_be_told_from_its_copy_stays(world: World, scene: Scene) -> None:
     """Its response was lost. Both are named, none is deleted, and another probe proves the row absent."""
 
-    class Copying:
-        async def play(self, stage: Stage) -> None:
-            if CODE.search(world.sent[-1]) and not copied:
-                body: Any = stage.commit().body
-                copied.append(world.add_card(body["name"], desc=body["desc"]))
-                stage.abort()
-            else:
-                await scene.play(stage)
+    async def copy_and_lose(stage: Stage) -> None:
+        card: Any = stage.commit().body
+        world.add_card(card["name"], desc=card["desc"])
+        stage.abort()
 
-    copied: list[str] = []
-    world.service.faults.clear()
-    world.service.faults.add(Copying(), "cards.create")
-    scene.rows = {"a": ["lost"]}
+    scene.rows, scene.probes = {"a": ["lost"]}, [copy_and_lose]
     states, report = await run(world, "a")
     assert (states, deleted(world)) == ({"a": "created"}, 1)
     assert {card.id for card in report.probes} == {card.id for card in probes(world)}
@@ -465,17 +438,13 @@ async def test_a_probe_is_in_the_journal_before_it_is_sent(world: World, scene: 
 
 async def test_a_probe_that_was_never_sent_costs_the_next_run_nothing(world: World, scene: Scene) -> None:
     """The run ended after the probe was logged."""
-    scene.rows = {"a": ["lost"]}
     runs: list[Any] = []
 
-    class Stopping:
-        async def play(self, stage: Stage) -> None:
-            runs[0].stop()
-            await stage.reply(429)
+    async def stop_and_refuse(stage: Stage) -> None:
+        runs[0].stop()
+        await stage.reply(429)
 
-    world.service.faults.clear()
-    world.service.faults.add(scene, "cards.create", call=1)
-    world.service.faults.add(Stopping(), "cards.create", call=2)
+    scene.rows, scene.probes = {"a": ["lost"]}, [stop_and_refuse]
     async with world.run(drafts(world, "a"), concurrency=1, settle=0.0, probe=True) as opened:
         runs.append(opened)
         assert [result.state async for result in opened] == ["unknown"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import Meanwhile, World
+from bulk_helpers import World
+from fault_helpers import Meanwhile
 
 from boardclient import AuthenticationError, BulkProgress, BulkReport, Card, CardDraft, CardResult
 from boardclient.bulk import resolve

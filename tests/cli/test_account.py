@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import click
 import pytest
+from fault_helpers import Meanwhile
 from import_helpers import into, names, summary
 
 from boardclient import FileTokenStore
@@ -447,18 +448,16 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
     environment = {"BOARDCLIENT_BASE_URL": board_service.base_url, "BOARDCLIENT_KEY": board_service.key}
     rows = "name\n" + "".join(f"card {n}\n" for n in range(50))
 
-    class Expires:
-        async def play(self, stage) -> None:
-            await stage.reply_answer()
-            board_service.rules.expire_tokens()
-            threading.Thread(target=sign_in_elsewhere, daemon=True).start()
+    def expire() -> None:
+        board_service.rules.expire_tokens()
+        threading.Thread(target=sign_in_elsewhere, daemon=True).start()
 
     def sign_in_elsewhere() -> None:
         token = board_service.rules.issue_token()
         command = [sys.executable, "-m", "boardclient", "login", "--with-token"]
         subprocess.run(command, input=token, text=True, check=True, env={**os.environ, **environment})
 
-    board_service.faults.add(Expires(), "cards.create", call=20)
+    board_service.faults.add(Meanwhile(expire, is_after=True), "cards.create", call=20)
     code, out, err = oauth_cli("import", csv_file(rows), *into(board), "--concurrency", "4", "--json")
     assert code == 0, err
     assert summary(out)["created"] == 50

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
+from fault_helpers import Meanwhile
 from import_helpers import SETTLE, Renamed, counts, into, names, summary
 
 from boardclient import ConsentRequired, JournalError
@@ -70,13 +71,7 @@ def test_standard_input_is_read_and_leaves_no_journal(cli, board_service: BoardS
 
 def test_a_file_that_changes_during_the_import_is_imported_as_it_was(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file("name\nA\nB\n")
-
-    class ThenItChanges:
-        async def play(self, stage) -> None:
-            Path(path).write_text("name\nC\n")
-            await stage.reply_answer()
-
-    board_service.faults.add(ThenItChanges(), "boards.cards", call=1)
+    board_service.faults.add(Meanwhile(lambda: Path(path).write_text("name\nC\n")), "boards.cards", call=1)
     assert cli("import", path, *into(board)).code == 0
     assert names(board_service) == ["A", "B"]
 
@@ -92,13 +87,10 @@ def test_a_named_pipe_is_read(cli, board_service: BoardService, board, tmp_path:
 def test_cards_of_colleagues_are_no_fault(cli, board_service: BoardService, board, csv_file) -> None:
     """What others add while an import runs is neither a failure nor worth a line."""
 
-    class WithAnother:
-        async def play(self, stage) -> None:
-            body = {**board_service.calls[-1].body, "name": "a colleague's"}
-            board_service.rules.answer("POST", "/1/cards", {}, body)
-            await stage.reply_answer()
+    def add_another() -> None:
+        board_service.rules.answer("POST", "/1/cards", {}, {**board_service.calls[-1].body, "name": "a colleague's"})
 
-    board_service.faults.add(WithAnother(), "cards.create", call=2)
+    board_service.faults.add(Meanwhile(add_another), "cards.create", call=2)
     code, _, err = cli("import", csv_file(THREE), *into(board), "--concurrency", "1")
     assert (code, err) == (0, "")
 
@@ -678,12 +670,10 @@ def test_a_card_that_people_have_deleted_is_named_until_its_row_is_taken_out(cli
 
 
 def test_lists_of_cards_are_cut_at_20(cli, board_service: BoardService, board, csv_file) -> None:
-    class Repeated:
-        async def play(self, stage) -> None:
-            board_service.rules.answer("POST", "/1/cards", {}, board_service.calls[-1].body)
-            await stage.reply_answer()
+    def repeat() -> None:
+        board_service.rules.answer("POST", "/1/cards", {}, board_service.calls[-1].body)
 
-    board_service.faults.add(Repeated(), "cards.create")
+    board_service.faults.add(Meanwhile(repeat), "cards.create")
     code, _, err = cli("import", csv_file("name\n" + "".join(f"card {n}\n" for n in range(25))), *into(board))
     assert code == 1
     assert err.count("duplicated: ") == 21

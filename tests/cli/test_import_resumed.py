@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fault_helpers import Meanwhile
 from import_helpers import Held, counts, into, names, summary
 
 from boardclient.bulk.journal import read_journal, rehearsed
@@ -267,13 +268,7 @@ def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardSe
     many = [f"card {n}" for n in range(1, 201)]  # more than are logged together
     path = csv_file("name\n" + "".join(f"{name}\n" for name in many))
     away = Path(f"{path}.away")
-
-    class MovesTheJournal:
-        async def play(self, stage) -> None:
-            journal_of(path).rename(away)
-            await stage.reply_answer()
-
-    board_service.faults.add(MovesTheJournal(), "cards.create", call=2)
+    board_service.faults.add(Meanwhile(lambda: journal_of(path).rename(away)), "cards.create", call=2)
     line = ("import", path, *into(board), "--concurrency", "1", "--json")
     code, out, err = cli(*line)
     assert code == 1

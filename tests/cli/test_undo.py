@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from fault_helpers import Meanwhile
 from import_helpers import Renamed, counts, into, names, summary
 
 from boardclient.testing import BoardService
@@ -158,13 +159,8 @@ def test_a_card_that_gained_what_was_not_sent_is_kept(cli, board_service: BoardS
 
 def test_a_card_is_compared_once_more_right_before_it_is_deleted(cli, board_service: BoardService, board, imported) -> None:
     """It may change, or be deleted, after the board was listed."""
-
-    class ThenTheyChange:
-        async def play(self, stage) -> None:
-            await stage.reply_answer()
-            change(board_service, board)
-
-    board_service.faults.add(ThenTheyChange(), "boards.cards", call=len(board_service.calls_of("boards.cards")) + 1)
+    then = Meanwhile(lambda: change(board_service, board), is_after=True)
+    board_service.faults.add(then, "boards.cards", call=len(board_service.calls_of("boards.cards")) + 1)
     code, out, err = cli("undo", journal_of(imported), "--yes")
     assert (code, out) == (0, undone(deleted=1, kept=4, gone=1))
     assert sorted(line.partition(") ")[2] for line in err.splitlines()) == [
@@ -187,14 +183,8 @@ def test_an_undo_ends_at_refused_credentials(cli, board_service: BoardService, i
 @pytest.mark.parametrize("after", [1, 4])
 def test_an_undo_that_loses_its_journal_says_what_it_has_deleted(cli, board_service: BoardService, imported, after: int) -> None:
     """Exit code 2 means that nothing was changed."""
-
-    class ThenItIsMoved:
-        async def play(self, stage) -> None:
-            os.rename(journal_of(imported), f"{journal_of(imported)}-moved")
-            await stage.reply_answer()
-
-    operation = "cards.get" if after == 1 else "cards.delete"
-    board_service.faults.add(ThenItIsMoved(), operation, call=after)
+    move = Meanwhile(lambda: os.rename(journal_of(imported), f"{journal_of(imported)}-moved"))
+    board_service.faults.add(move, "cards.get" if after == 1 else "cards.delete", call=after)
     code, out, err = cli("undo", journal_of(imported), "--yes", "--json")
     deleted = json.loads(out)["deleted"]
     assert code == (2 if after == 1 else 1)
