@@ -381,24 +381,18 @@ class EncryptedTokenStore:
 
     def _opened(self, account: str, stored: StoredToken | None) -> StoredToken | None:
         """Return the token of a row, None if there is none, no key opens it or it is another account's."""
-        if stored is None:
-            return None
-        token = self._decrypted(account, stored.token)
-        if token is None:
-            _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
-            return None
-        return StoredToken(token, stored.generation, stored.deletion)
-
-    def _decrypted(self, account: str, sealed: Token) -> Token | None:
         from cryptography.fernet import InvalidToken  # the extra is installed: the constructor has imported it
 
-        try:
-            owner, value, ends = json.loads(self._fernet.decrypt(sealed.value.encode()))
-        except InvalidToken:
+        if stored is None:
             return None
+        opened: list[Any] = [None, "", None]
+        with contextlib.suppress(InvalidToken):
+            opened = json.loads(self._fernet.decrypt(stored.token.value.encode()))
+        owner, value, ends = opened
         if owner != account:
+            _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
             return None
-        return Token(value, None if ends is None else datetime.fromisoformat(ends))
+        return attrs.evolve(stored, token=Token(value, None if ends is None else datetime.fromisoformat(ends)))
 
     def __repr__(self) -> str:
         return f"EncryptedTokenStore({self._inner!r})"

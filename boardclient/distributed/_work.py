@@ -63,12 +63,31 @@ _AT_ONCE: Final = 2
 """How many rows of its own the closing part sends while rows are in doubt. A worker that is killed then leaves them in doubt, and
 others are needed."""
 _POLL_SECONDS: Final = 0.5
-_LEASE_OF_ONE: Final = 10.0
-"""How long the card of a reference belongs to a process that was killed, in seconds: a host waits for the next call."""
 _FEW: Final = 32
 """A run with so many rows has a worker for each."""
 
 Progress = Callable[[BulkProgress], object]
+
+
+@attrs.frozen
+class WorkOptions:
+    """How a worker works: the options of `import_part`, which describes them, with their checks."""
+
+    concurrency: int | None = None
+    lease: float = 30.0
+    patience: float | None = None
+    on_progress: Progress | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_count(self.concurrency, "concurrency")
+        if not 0 < check_seconds(self.lease, "lease") < math.inf:
+            raise ValueError("lease must be more than 0 seconds, and finite")
+        if self.patience is not None and not 0 <= check_seconds(self.patience, "patience") < math.inf:
+            raise ValueError("patience must be a number of seconds, at least 0, or None")
+
+
+_OF_ONE: Final = WorkOptions(lease=10.0)
+"""The card of a reference belongs to a process that was killed no longer, since a host waits for the next call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,10 +98,7 @@ class _Task:
     job: Job
     pipeline: Pipeline
     bound: BoundJob
-    concurrency: int | None
-    lease: float
-    patience: float | None
-    on_progress: Progress | None
+    options: WorkOptions
     owner: str = attrs.field(factory=worker_name)
 
     @property
@@ -126,8 +142,7 @@ async def import_part(
         ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
-    check_worker(concurrency, lease, patience)
-    async with _task(job, session, concurrency, lease, patience, on_progress) as task:
+    async with _task(job, session, WorkOptions(concurrency, lease, patience, on_progress)) as task:
         if part != CLOSING:
             await _hold(task, part, partial(_run_part, task))
         await _settle(task)
@@ -196,27 +211,19 @@ async def import_batch(
         ConsentRequired: the account's user has to sign in. Another call resumes the batch.
         BoardClientError: the run ended early. Another call resumes the batch.
     """
-    return (await run_batch(job, key, rows, session, concurrency, lease, patience, on_progress))[0]
+    return (await run_batch(job, key, rows, session, WorkOptions(concurrency, lease, patience, on_progress)))[0]
 
 
 async def run_batch(
-    job: Job,
-    key: str,
-    rows: Iterable[CardDraft],
-    session: AsyncSession | Pipeline | None,
-    concurrency: int | None = None,
-    lease: float = 30.0,
-    patience: float | None = None,
-    on_progress: Progress | None = None,
+    job: Job, key: str, rows: Iterable[CardDraft], session: AsyncSession | Pipeline | None, options: WorkOptions
 ) -> tuple[BulkReport, list[CardResult]]:
     """Do what `import_batch` does, and return the results as well."""
-    check_worker(concurrency, lease, patience)
     check_text(key, "key")
     drafts = list(rows)
     for index, draft in enumerate(drafts):
         if not isinstance(draft, CardDraft):
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
-    async with _task(job, session, concurrency, lease, patience, on_progress) as task:
+    async with _task(job, session, options) as task:
         part, new = await _store(task, key, drafts)
         if part.state == "done" and part.failed:  # a service may have done what it refused
             await _settle(task, condition=sa.true())
@@ -251,7 +258,7 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
 
 async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, probe: bool) -> BulkReport:
     """Do what `reconcile` does, by a session or what makes its calls."""
-    async with _task(job, session, None, 30.0, None, None) as task:
+    async with _task(job, session, WorkOptions()) as task:
         await _complete_abandoned(task)
         is_settled = await _settle(task, condition=sa.true(), probe=probe)
     if not is_settled:
@@ -276,10 +283,10 @@ async def create_once(
         if (job.name, options) not in worker.opened:
             await enter_job(worker.database, job, options)
             worker.opened.add((job.name, options))
-        _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
+        _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
         if result.state == "unknown":  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
             audit = (await reconcile_by(job, pipeline, probe=probe)).audit
-            _, (result,) = await run_batch(job, reference, [draft], pipeline, lease=_LEASE_OF_ONE)
+            _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
             _name_candidates(result.error, audit)
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
@@ -298,45 +305,16 @@ def _name_candidates(error: BoardClientError | None, audit: BulkAudit | None) ->
         error.candidates = tuple(card.id for card in audit.resembling if card.id in str(error))
 
 
-def check_worker(concurrency: int | None, lease: float, patience: float | None = None) -> None:
-    """Check the options of `import_part`.
-
-    Raises:
-        TypeError: `lease` or `patience` is no number.
-        ValueError: an option is out of range.
-    """
-    check_count(concurrency, "concurrency")
-    if not 0 < check_seconds(lease, "lease") < math.inf:
-        raise ValueError("lease must be more than 0 seconds, and finite")
-    if patience is not None and not 0 <= check_seconds(patience, "patience") < math.inf:
-        raise ValueError("patience must be a number of seconds, at least 0, or None")
-
-
 # --- calls, and what they hold
 
 
 @contextlib.asynccontextmanager
-async def _task(
-    job: Job,
-    session: AsyncSession | Pipeline | None,
-    concurrency: int | None,
-    lease: float,
-    patience: float | None,
-    on_progress: Progress | None,
-) -> AsyncGenerator[_Task, None]:
+async def _task(job: Job, session: AsyncSession | Pipeline | None, options: WorkOptions) -> AsyncGenerator[_Task, None]:
     async with worker_for(job.ledger) as worker:
         try:
             pipeline = worker.pipeline(job, session)
-            yield _Task(
-                worker=worker,
-                job=job,
-                pipeline=pipeline,
-                bound=await worker.bind(job, pipeline),
-                concurrency=concurrency,
-                lease=lease,
-                patience=patience,
-                on_progress=on_progress,
-            )
+            bound = await worker.bind(job, pipeline)
+            yield _Task(worker=worker, job=job, pipeline=pipeline, bound=bound, options=options)
         except ConsentRequired:  # all parts wait for the user: the next call that runs one opens it
             clock = worker.database.clock
             waiting = (parts.c.job == job.name) & (parts.c.state == "open") & (parts.c.lease_until < clock)
@@ -373,7 +351,7 @@ async def _hold(
     while True:
         held, first = first, None
         if may_be_free:
-            held = held or await claim(task.database, task.job.name, part, task.owner, task.lease, condition=condition)
+            held = held or await claim(task.database, task.job.name, part, task.owner, task.options.lease, condition=condition)
         may_be_free = True
         if held is not None:
             since = None
@@ -382,8 +360,8 @@ async def _hold(
         elif (rest := await _rest(task, part, waits_for)) is None:
             return None
         elif rest > 0:
-            since, pause = since or loop.time(), min(_POLL_SECONDS, task.lease / 4)
-            if task.patience is not None and loop.time() + pause - since > task.patience:
+            since, pause = since or loop.time(), min(_POLL_SECONDS, task.options.lease / 4)
+            if task.options.patience is not None and loop.time() + pause - since > task.options.patience:
                 error = HeldElsewhereError(f"another worker has part {part} of {task.job.name!r}")
                 error.retry_at = moment_in(rest)
                 raise error
@@ -508,7 +486,7 @@ async def _carry_out(
 ) -> tuple[BulkReport, list[CardResult]]:
     """Run rows, and record the end of their part."""
     drafts = [draft for _, draft in ledger.entries]
-    concurrency = task.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
+    concurrency = task.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
     options = make_options(
         task.pipeline,
         concurrency=1 if held.batch == 1 else concurrency,
@@ -520,7 +498,7 @@ async def _carry_out(
         probe=probe,
     )
     watch = _Watch(task)
-    listeners = [watch.on_progress] if task.on_progress is None else [watch.on_progress, task.on_progress]
+    listeners = [watch.on_progress] if task.options.on_progress is None else [watch.on_progress, task.options.on_progress]
     run = watch.run = BulkRun(task.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
     ledger.report, held.on_drain = (lambda: run.report), run.stop
     async with run, watch:
@@ -571,8 +549,8 @@ class _Watch:
         self._timer = loop.call_later(max(0.01, min(_POLL_SECONDS, patience / 4)), self._look, patience)
 
     async def __aenter__(self) -> None:
-        if self.task.patience is not None:
-            self._look(self.task.patience)
+        if self.task.options.patience is not None:
+            self._look(self.task.options.patience)
 
     async def __aexit__(self, *error: object) -> None:
         if self._timer is not None:
@@ -594,7 +572,7 @@ async def _store(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[An
     digest, clock, last = digest_rows(drafts).hexdigest(), task.database.clock, parts.alias()
     values: dict[str, Any] = {"job": job, "part": last.c.part + 1, "key": key, "digest": digest, "rows": rows, "epoch": 1}
     values |= {"first": last.c.first + last.c.size, "size": len(drafts), "owner": task.owner}
-    values |= {"lease_until": clock + task.lease, "began_at": clock}
+    values |= {"lease_until": clock + task.options.lease, "began_at": clock}
     values["in_doubt"] = min(len(drafts), BATCH)  # those that are logged below
     columns = [value if isinstance(value, sa.ColumnElement) else sa.literal(value) for value in values.values()]
     takes_batches = sa.exists().where(jobs.c.job == job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
@@ -620,7 +598,7 @@ async def _store(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[An
             stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
             raise JournalError(f"the ledger {task.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
         is_new = (found.owner, found.epoch) == (task.owner, 1)
-        return found, PartLease.of(job, found, began, task.lease, logged) if is_new else None
+        return found, PartLease.of(job, found, began, task.options.lease, logged) if is_new else None
 
 
 async def _refuse_batches(task: _Task) -> None:
@@ -666,4 +644,4 @@ async def _complete_abandoned(task: _Task) -> None:
     wanted = sa.select(parts.c.part).where(parts.c.job == task.job.name, *columns).order_by(parts.c.part)
     for (part,) in await task.database.read(wanted):
         with contextlib.suppress(HeldElsewhereError):
-            await _hold(attrs.evolve(task, patience=0.0), part, partial(_run_part, task))
+            await _hold(attrs.evolve(task, options=attrs.evolve(task.options, patience=0.0)), part, partial(_run_part, task))

@@ -21,7 +21,7 @@ from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._run import check_count
 from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, status
 from boardclient.distributed._tables import CLOSING
-from boardclient.distributed._work import check_worker
+from boardclient.distributed._work import WorkOptions
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.events import BulkProgress
 
@@ -77,7 +77,7 @@ class DaskRun:
         if address.scheme != "tls" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
         check_count(workers, "workers")
-        check_worker(concurrency, lease)
+        WorkOptions(concurrency, lease)  # before any worker does, which raises the same
         self.report: BulkReport = BulkReport()
         self._jobs = [jobs] if isinstance(jobs, Job) else [*jobs]
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress
