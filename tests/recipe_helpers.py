@@ -168,7 +168,8 @@ class Recipe:
                 return None
             assert not running.poll(), self.log[-6000:]
             if len(self.service.calls_of("cards.create")) >= ROWS // 2:  # one batch may have ended, and the next not begun
-                ended = {(note.process, note.key) for note in self.notes("end")}
+                # Not one that waits for a task: it may hold the lock of the queue from which all processes of its pool take them.
+                ended = {(note.process, note.key) for note in self.notes("end", "again")}
                 for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
