@@ -383,7 +383,7 @@ async def test_few_rows_are_in_doubt_after_a_kill(board: Board) -> None:
     board.service.faults.add(faults.hang(), "cards.create", call=range(1000, 1500))
     session = board.session.with_options(timeout=600.0)
     running = asyncio.ensure_future(board.run(job, session=session, concurrency=32, lease=600.0))
-    await until(lambda: board.sent >= 1020, running)
+    await until(lambda: board.sent >= 1000, running)
     assert sum(part.in_doubt for part in await status(board.ledger)) <= 128
     running.cancel()
     await asyncio.wait({running})
