@@ -22,6 +22,10 @@ class Result(NamedTuple):
     out: str
     err: str
 
+    def fails(self, code: int, *words: str) -> None:
+        """Assert the exit code, that nothing was printed, and that the message has these words."""
+        assert (self.code, self.out, [one for one in words if one not in self.err]) == (code, "", []), self.err
+
 
 Cli = Callable[..., Result]
 

@@ -95,9 +95,7 @@ def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
 
     assert record(oauth_cli("--base-url", board_service.base_url, "logout").out)["deleted"] == "true"
     assert board_service.client_secret not in (folder / "profiles.json").read_text()
-    code, out, err = oauth_cli("--base-url", board_service.base_url, "whoami")
-    assert (code, out) == (4, "")
-    assert "run boardclient login" in err
+    oauth_cli("--base-url", board_service.base_url, "whoami").fails(4, "run boardclient login")
     assert record(oauth_cli("--base-url", board_service.base_url, "logout").out)["deleted"] == "false"
 
 
@@ -264,9 +262,7 @@ def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardServi
     assert cli("whoami").code == 0
     board_service.rules.expire_tokens()
     assert record(cli("auth", "status").out)["accepted"] == "false"
-    code, _, err = cli("whoami")
-    assert code == 4
-    assert "run boardclient login" in err
+    cli("whoami").fails(4, "run boardclient login")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32-be", "latin-1"])
@@ -282,9 +278,9 @@ def test_a_token_in_a_file_of_another_encoding_is_read_or_named(cli, board_servi
 def test_what_a_sign_in_lacks_is_named(oauth_cli, monkeypatch) -> None:
     for name in ("AUTH_URL", "AUTHORIZE_URL", "CLIENT_SECRET"):
         monkeypatch.delenv(f"BOARDCLIENT_{name}")
-    code, _, err = oauth_cli("login")
-    assert code == 2
-    assert "not set: BOARDCLIENT_AUTH_URL, BOARDCLIENT_AUTHORIZE_URL, BOARDCLIENT_CLIENT_SECRET; or use a token" in err
+    oauth_cli("login").fails(
+        2, "not set: BOARDCLIENT_AUTH_URL, BOARDCLIENT_AUTHORIZE_URL, BOARDCLIENT_CLIENT_SECRET; or use a token"
+    )
 
 
 def test_a_redirect_address_in_use_is_named(oauth_cli, monkeypatch) -> None:
@@ -366,9 +362,7 @@ def test_a_keyring_that_is_locked_is_named(oauth_cli, board_service, browser, ke
         raise sys.modules["keyring.errors"].KeyringError("it is locked")
 
     monkeypatch.setattr(sys.modules["keyring"], "get_password", locked)
-    code, _, err = oauth_cli("whoami")
-    assert code == 4
-    assert "the system's keyring can't be used: it is locked; run boardclient login" in err
+    oauth_cli("whoami").fails(4, "the system's keyring can't be used: it is locked; run boardclient login")
     assert oauth_cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", next(iter(board_service.rules.tokens)))
     assert oauth_cli("whoami").code == 0  # variables override what is kept
@@ -398,10 +392,7 @@ def test_profiles_of_another_shape_are_named(cli, board_service, folder, monkeyp
     """Also by a command that looks for a name. Completion offers nothing."""
     folder.mkdir(parents=True)
     (folder / "profiles.json").write_text(text.replace("URL", board_service.base_url))
-    code, out, err = cli("board", "show", "Launch")
-    assert (code, out) == (1, "")
-    assert "names of boards are not known: " in err
-    assert "profiles.json can't be read" in err
+    cli("board", "show", "Launch").fails(1, "names of boards are not known: ", "profiles.json can't be read")
     line = {"_BOARDCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": "boardclient board show ", "COMP_CWORD": "3"}
     done = subprocess.run(
         [sys.executable, "-m", "boardclient"], env={**os.environ, **line}, capture_output=True, text=True, check=False
@@ -434,9 +425,7 @@ def test_an_import_by_a_cluster_needs_a_token_in_the_environment(oauth_cli, brow
     file = tmp_path / "cards.csv"
     file.write_text("name,list\nA,To Do\n")
     oauth_cli("login")
-    code, _, err = oauth_cli("import", str(file), "--board", board.board, "--engine", "dask")
-    assert code == 2
-    assert "BOARDCLIENT_TOKEN" in err
+    oauth_cli("import", str(file), "--board", board.board, "--engine", "dask").fails(2, "BOARDCLIENT_TOKEN")
 
 
 # --- tokens that end
@@ -463,9 +452,7 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
     assert summary(out)["created"] == 50
     assert len(names(board_service)) == 50
     board_service.rules.expire_tokens()
-    code, _, err = oauth_cli("card", "create", "A", "--list", board.todo)
-    assert code == 4
-    assert "run boardclient login" in err
+    oauth_cli("card", "create", "A", "--list", board.todo).fails(4, "run boardclient login")
 
 
 # --- files
@@ -491,18 +478,14 @@ def test_profiles_that_can_t_be_read_are_named(bare_cli, board_service, folder: 
         assert "mend it, or delete it" in err
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
     for command, exit_code in (("whoami", 4), ("board name b B", 2)):
-        code, _, err = bare_cli(*command.split())
-        assert code == exit_code
-        assert "mend it, or delete it" in err
+        bare_cli(*command.split()).fails(exit_code, "mend it, or delete it")
     assert (folder / "profiles.json").read_text() == text
 
 
 def test_a_board_is_created_even_if_its_name_can_t_be_kept(cli, board_service, folder: Path, monkeypatch) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file where a folder should be")
-    code, out, err = cli("board", "name", "b", "B")
-    assert code == 2
-    assert "Not a directory; set XDG_CONFIG_HOME to a folder that can be written" in err
+    cli("board", "name", "b", "B").fails(2, "Not a directory; set XDG_CONFIG_HOME to a folder that can be written")
     folder.unlink()
 
     def full(_: int) -> None:

@@ -114,9 +114,7 @@ def test_what_can_t_be_undone_needs_consent(cli, board_service: BoardService, bo
     card_id = fields(cli("card", "create", "x", "--list", board.todo).out)["id"]
     argv = [part.format(**board._asdict(), card=card_id) for part in argv]
     before = len(board_service.calls)
-    code, out, err = cli(*argv)
-    assert (code, out) == (2, "")
-    assert "give --yes" in err
+    cli(*argv).fails(2, "give --yes")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: "n")
     assert cli(*argv).code == 2
@@ -178,9 +176,7 @@ def test_a_date_at_the_end_of_time_stays_in_utc(cli, board) -> None:
 
 
 def test_a_field_that_does_not_exist_is_refused_before_anything_is_sent(cli, board_service: BoardService) -> None:
-    code, out, err = cli("board", "create", "x", "--json=colour")
-    assert (code, out) == (2, "")
-    assert "no field 'colour'; there are id, name, url, prefs" in err
+    cli("board", "create", "x", "--json=colour").fails(2, "no field 'colour'; there are id, name, url, prefs")
     assert not board_service.calls
     code, _, err = cli("doctor", "--json=clocks")
     assert (code, "no field 'clocks'; there are versions, " in err) == (2, True)
@@ -347,9 +343,7 @@ def test_only_a_missing_extra_is_blamed_on_it(missing: str, command: list[str], 
 @pytest.mark.parametrize("command", [["board", "create"], ["list", "create", "--board", "b"], ["card", "create", "--list", "l"]])
 def test_an_empty_name_is_refused(cli, command: list[str]) -> None:
     """A variable of the shell may not be set. An import refuses such a row, too."""
-    code, out, err = cli(*command, " ")
-    assert (code, out) == (2, "")
-    assert "invalid value for 'NAME': it is empty" in err
+    cli(*command, " ").fails(2, "invalid value for 'NAME': it is empty")
 
 
 def test_a_table_is_no_wider_than_its_longest_line(cli, board_service: BoardService, monkeypatch) -> None:
@@ -375,9 +369,7 @@ def test_the_end_of_the_input_is_no_consent(cli, board_service: BoardService, bo
         raise EOFError
 
     monkeypatch.setattr("click.termui.visible_prompt_func", ended)
-    code, _, err = cli("list", "archive", board.todo)
-    assert code == 2
-    assert "nothing was changed" in err
+    cli("list", "archive", board.todo).fails(2, "nothing was changed")
 
 
 def test_a_service_without_members_is_no_wrong_name(cli, board_service: BoardService) -> None:

@@ -55,9 +55,7 @@ def written(tmp_path: Path):
 @pytest.mark.parametrize(("text", "encoding"), FILES, ids=[encoding for _, encoding in FILES])
 def test_another_encoding_is_read_once_it_is_named(cli, board_service, board, written, text: str, encoding: str) -> None:
     path = written(f"name;desc\r\n{text};x\r\nplain;{text}\r\n".encode(encoding))
-    code, out, err = cli("import", path, *into(board))
-    assert (code, out) == (2, "")
-    assert "nothing was sent. Give its encoding (--encoding NAME), or mend it" in err
+    cli("import", path, *into(board)).fails(2, "nothing was sent. Give its encoding (--encoding NAME), or mend it")
     assert not board_service.calls
     assert cli("import", path, *into(board), "--encoding", encoding).code == 0
     assert {(card.name, card.desc) for card in board_service.rules.cards.values()} == {(text, "x"), ("plain", text)}
@@ -92,9 +90,7 @@ def test_the_first_names_are_shown_as_likely_encodings_would_read_them(cli, boar
     ],
 )
 def test_texts_are_shown_where_no_name_tells_more(cli, board_service, board, written, raw: bytes, reading: str) -> None:
-    code, _, err = cli("import", written(raw), *into(board))
-    assert code == 2
-    assert f"boardclient: {reading}\n" in err
+    cli("import", written(raw), *into(board)).fails(2, f"boardclient: {reading}\n")
     assert not board_service.calls
 
 

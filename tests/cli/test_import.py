@@ -106,9 +106,7 @@ def test_a_bar_is_drawn_on_a_terminal(cli, board_service: BoardService, board, c
     monkeypatch.setenv("FORCE_COLOR", "1")
     board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
     code, _, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done", "--concurrency", "1")
-    assert code == 1
-    assert "3/3" in err
-    assert "row 2: failed: " in err
+    assert (code, "3/3" in err, "row 2: failed: " in err) == (1, True, True)
 
 
 def test_wrong_rows_are_named_before_anything_is_sent(cli, board_service: BoardService, board, csv_file) -> None:
@@ -150,10 +148,7 @@ def test_only_20_kinds_of_mistakes_are_named(cli, board, csv_file) -> None:
 )
 def test_a_file_that_cannot_be_read_is_named(cli, board_service, board, tmp_path: Path, name, words) -> None:
     (tmp_path / "folder.csv").mkdir()
-    code, out, err = cli("import", str(tmp_path / name), "--board", board.board)
-    assert (code, out) == (2, "")
-    assert name in err
-    assert words in err
+    cli("import", str(tmp_path / name), "--board", board.board).fails(2, name, words)
     assert not board_service.calls
 
 
@@ -353,9 +348,9 @@ def test_an_error_of_the_system_names_its_file(bare_cli, monkeypatch) -> None:
 
 def test_a_file_that_can_t_be_read_is_named(cli, board, tmp_path, monkeypatch) -> None:
     """Also if that shows only once it is read."""
-    code, out, err = cli("import", "/proc/self/mem", *into(board), "--journal", str(tmp_path / "journal"))
-    assert (code, out) == (2, "")
-    assert "/proc/self/mem can't be read (" in err
+    cli("import", "/proc/self/mem", *into(board), "--journal", str(tmp_path / "journal")).fails(
+        2, "/proc/self/mem can't be read ("
+    )
 
 
 # --- cards that were there before
@@ -389,9 +384,9 @@ def test_a_row_with_a_date_is_not_left_out_for_a_card_without_one(cli, board_ser
     """No card of the board shows a date: the board may leave it out, or the card may be another's."""
     existing(cli, board)
     path = csv_file("name,due\nA,2030-01-01\nC,\n")
-    code, _, err = cli("import", path, *into(board), "--existing", "skip")
-    assert code == 2
-    assert "1 row equal cards but for a description or a date, which no card on the board shows" in err
+    cli("import", path, *into(board), "--existing", "skip").fails(
+        2, "1 row equal cards but for a description or a date, which no card on the board shows"
+    )
     assert names(board_service) == ["A", "A", "B"]
     cli("card", "create", "D", "--list", board.done, "--due", "2031-01-01")
     assert cli("import", path, *into(board), "--existing", "skip").code == 0
@@ -452,9 +447,7 @@ def test_a_journal_none_of_whose_rows_was_sent_is_new(cli, board_service: BoardS
 
 def test_leaving_rows_out_needs_a_journal(cli, board, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"name\nA\n")))
-    code, _, err = cli("import", "-", *into(board), "--existing", "skip")
-    assert code == 2
-    assert "give --journal" in err
+    cli("import", "-", *into(board), "--existing", "skip").fails(2, "give --journal")
 
 
 def test_rows_in_doubt_come_before_those_that_are_left_out(cli, board_service: BoardService, board, csv_file) -> None:
@@ -462,9 +455,9 @@ def test_rows_in_doubt_come_before_those_that_are_left_out(cli, board_service: B
     board_service.faults.add(Renamed(board_service), "cards.create", call=2)
     assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--concurrency", "1").code == 3
     path = csv_file("name\nA\nB\nB!\n")
-    code, _, err = cli("import", path, *into(board), "--existing", "skip")
-    assert code == 2
-    assert f"settle them first: boardclient journal resolve {path}.journal" in err
+    cli("import", path, *into(board), "--existing", "skip").fails(
+        2, f"settle them first: boardclient journal resolve {path}.journal"
+    )
     assert cli("journal", "resolve", f"{path}.journal", "--accept").code == 0
     assert cli("import", path, *into(board)).code == 0
     assert names(board_service) == ["A", "B!", "B!"]
@@ -572,9 +565,9 @@ def test_a_column_that_the_file_lacks_is_refused(cli, board_service, board, csv_
     "form", ["%d.%m.%Y", "dd.mm.yyyy, which is not like %d.%m.%Y", "%Y %Y"]
 )  # Python's own error for a directive that comes twice is no ValueError
 def test_a_date_of_another_form_is_named(cli, board, csv_file, form: str) -> None:
-    code, _, err = cli("import", csv_file("name,due\nA,2027-01-01\n"), *into(board), "--date-format", form.partition(",")[0])
-    assert code == 2
-    assert f"column due: '2027-01-01': is not of the form {form}" in err
+    cli("import", csv_file("name,due\nA,2027-01-01\n"), *into(board), "--date-format", form.partition(",")[0]).fails(
+        2, f"column due: '2027-01-01': is not of the form {form}"
+    )
 
 
 def test_fields_of_json_lines_can_be_renamed_as_well(cli, board_service: BoardService, board, csv_file) -> None:
@@ -611,9 +604,7 @@ def test_the_offset_of_a_date_wins_over_the_zone(cli, board_service: BoardServic
     ],
 )
 def test_options_that_can_t_be_understood_are_bad_usage(cli, board_service: BoardService, board, csv_file, options) -> None:
-    code, out, err = cli("import", csv_file("name\nA\n"), *into(board), *options)
-    assert (code, out) == (2, "")
-    assert options[0] in err
+    cli("import", csv_file("name\nA\n"), *into(board), *options).fails(2, options[0])
     assert not board_service.calls
 
 

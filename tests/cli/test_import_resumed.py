@@ -49,9 +49,9 @@ def test_rows_that_have_moved_are_not_left_out_before_a_run_has_come_to_them(
     assert cli("import", path, *into(board), "--concurrency", "1").code == 1
     cli("card", "create", "card", "--list", board.done)
     csv_file("name\ncard\ncard\n")
-    code, out, err = cli("import", path, *into(board), "--existing", "skip")
-    assert (code, out) == (2, "")
-    assert "rows have moved since the last run: run it once without leaving any out" in err
+    cli("import", path, *into(board), "--existing", "skip").fails(
+        2, "rows have moved since the last run: run it once without leaving any out"
+    )
     assert names(board_service) == ["card"] * 2
 
 
@@ -175,12 +175,8 @@ def test_an_import_whose_journal_is_gone_says_so(cli, board_service: BoardServic
     path = csv_file("name,list\nA,To Do\n")
     assert cli("import", path, *into(board)).err == ""
     journal_of(path).unlink()
-    code, _, err = cli("import", path, *into(board))
-    assert code == 2
-    assert "equal cards that are on the board already" in err
-    code, _, err = cli("import", path, *into(board), "--existing", "skip")
-    assert code == 2
-    assert f"{journal_of(path)} is gone, though a run has used it" in err
+    cli("import", path, *into(board)).fails(2, "equal cards that are on the board already")
+    cli("import", path, *into(board), "--existing", "skip").fails(2, f"{journal_of(path)} is gone, though a run has used it")
     assert names(board_service) == ["A"]
 
 
@@ -191,9 +187,7 @@ def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardS
     assert cli("import", path, *into(board), "--preview") == (0, out, "")
     assert {call.operation for call in board_service.calls} == {"boards.lists", "boards.cards"}
     assert [item.name for item in Path(path).parent.iterdir()] == ["cards.csv"]
-    code, _, err = cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--preview")
-    assert code == 2
-    assert "row 2, column due" in err
+    cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--preview").fails(2, "row 2, column due")
 
 
 def test_a_dry_run_shows_the_first_rows_on_a_terminal(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:

@@ -117,9 +117,7 @@ def test_doctor_names_the_proxy_without_its_password(bare_cli, proxy: _Server, m
 def test_a_proxy_that_can_t_be_used_is_named_as_the_command_line_knows_it(bare_cli, proxy: _Server, monkeypatch) -> None:
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://board.invalid")
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1080")
-    code, _, err = bare_cli("whoami")
-    assert code == 2
-    assert "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be an http or https URL" in err
+    bare_cli("whoami").fails(2, "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be an http or https URL")
 
 
 def test_credentials_of_netrc_are_not_sent(bare_cli, proxy: _Server, tmp_path: Path, monkeypatch) -> None:
@@ -174,9 +172,9 @@ def test_a_low_limit_of_open_files_is_named_and_no_permissions(cli, board, csv_f
     Path(f"{path}.journal").mkdir()
     assert "check its permissions" in cli("journal", "show", f"{path}.journal").err
     monkeypatch.setattr(os, "open", _no_more_files)
-    code, _, err = cli("journal", "show", f"{path}.journal")
-    assert code == 2
-    assert "can't be used (Too many open files: allow more with: ulimit -n 1024): then run again" in err
+    cli("journal", "show", f"{path}.journal").fails(
+        2, "can't be used (Too many open files: allow more with: ulimit -n 1024): then run again"
+    )
 
 
 def test_a_limit_at_which_no_command_can_begin_is_named(cli, board, monkeypatch) -> None:

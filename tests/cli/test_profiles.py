@@ -133,16 +133,12 @@ def test_no_home_folder_fails_no_command_for_which_the_environment_names_all(boa
 def test_without_a_home_folder_what_needs_one_says_what_to_set(bare_cli, board_service, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without an entry
-    code, _, err = bare_cli("whoami")
-    assert code == 2
-    assert "the service's address is not set (the home folder is not known: set HOME): set BOARDCLIENT_BASE_URL" in err
+    bare_cli("whoami").fails(
+        2, "the service's address is not set (the home folder is not known: set HOME): set BOARDCLIENT_BASE_URL"
+    )
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
-    code, _, err = bare_cli("whoami")
-    assert code == 4
-    assert "(the home folder is not known: set HOME): set BOARDCLIENT_TOKEN, or run boardclient login\n" in err
-    code, _, err = bare_cli("login", "--with-token")
-    assert code == 2
-    assert "can't write the file of profiles: the home folder is not known: set HOME" in err
+    bare_cli("whoami").fails(4, "(the home folder is not known: set HOME): set BOARDCLIENT_TOKEN, or run boardclient login\n")
+    bare_cli("login", "--with-token").fails(2, "can't write the file of profiles: the home folder is not known: set HOME")
     assert "the home folder is not known" in bare_cli("doctor").out
 
 
@@ -193,9 +189,7 @@ def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, si
     monkeypatch.setattr("boardclient._profiles._KEYRING_SECONDS", 0.0)
     never = threading.Event()
     foreign_keyring.get_password = lambda service, name: never.wait()
-    code, _, err = cli("whoami")
-    assert code == 4
-    assert "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n" in err
+    cli("whoami").fails(4, "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n")
     assert cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     assert cli("whoami").code == 0
@@ -205,9 +199,7 @@ def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, si
 @pytest.mark.parametrize("entry", ["nonsense", "[]"])
 def test_a_damaged_entry_in_the_keyring_is_named(cli, foreign_keyring, signed_in, board_service, entry: str) -> None:
     foreign_keyring.entries[board_service.base_url] = entry
-    code, _, err = cli("whoami")
-    assert code == 4
-    assert "its entry of boardclient is damaged: run boardclient login\n" in err
+    cli("whoami").fails(4, "its entry of boardclient is damaged: run boardclient login\n")
 
 
 def test_a_keyring_may_fail_in_any_way(cli, foreign_keyring, board_service, monkeypatch) -> None:
@@ -239,9 +231,7 @@ def test_the_token_is_printed_for_other_programs(cli, signed_in, board_service: 
 def test_no_token_is_printed_if_there_is_none(cli, signed_in, board_service: BoardService, folder: Path) -> None:
     asyncio.run(FileTokenStore(folder / "tokens.sqlite3").delete(board_service.base_url))
     for _ in range(2):
-        code, out, err = cli("auth", "token")
-        assert (code, out) == (4, "")
-        assert "run boardclient login" in err
+        cli("auth", "token").fails(4, "run boardclient login")
         cli("logout")
 
 
@@ -321,6 +311,4 @@ def test_a_service_that_nobody_has_signed_in_to_is_named(signed_in, board_servic
 def test_profiles_that_can_t_be_read_are_not_shown_as_empty(signed_in, cli, folder: Path, board_service, command) -> None:
     """A token that may be kept is not said to be deleted."""
     (folder / "profiles.json").write_text("{")
-    code, out, err = cli("--base-url", board_service.base_url, *command)
-    assert (code, out) == (2, "")
-    assert f"{folder / 'profiles.json'} can't be read" in err
+    cli("--base-url", board_service.base_url, *command).fails(2, f"{folder / 'profiles.json'} can't be read")

@@ -305,9 +305,7 @@ def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: 
 def test_usage_errors_say_what_to_write(bare_cli, monkeypatch, argv, words) -> None:
     """A misplaced option, a number and an address in another form are named in the words of the command line."""
     monkeypatch.setenv("BOARDCLIENT_TOKEN", "t")
-    code, out, err = bare_cli(*argv)
-    assert (code, out) == (2, "")
-    assert words in err
+    bare_cli(*argv).fails(2, words)
 
 
 def test_a_group_without_a_command_shows_its_help(bare_cli) -> None:

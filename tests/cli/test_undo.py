@@ -194,16 +194,12 @@ def test_an_undo_that_loses_its_journal_says_what_it_has_deleted(cli, board_serv
 
 
 def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
-    code, _, err = cli("undo", journal_of(imported))
-    assert code == 2
-    assert "error: nobody can be asked here: give --yes (delete 6 cards for good?)\n" in err
+    cli("undo", journal_of(imported)).fails(2, "error: nobody can be asked here: give --yes (delete 6 cards for good?)\n")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     asked = []
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: asked.append(prompt) or "n")
     board_service.rules.cards[next(iter(board_service.rules.cards))].name = "x"
-    code, _, err = cli("undo", journal_of(imported))
-    assert code == 2
-    assert "nothing was changed" in err
+    cli("undo", journal_of(imported)).fails(2, "nothing was changed")
 
     assert len(board_service.rules.cards) == 6
 
@@ -219,9 +215,7 @@ def test_cards_that_can_t_be_deleted_are_named_and_tried_again(cli, board_servic
 
 
 def test_the_journal_of_another_service_is_refused(cli, imported) -> None:
-    code, _, err = cli("--base-url", "https://board.example", "undo", journal_of(imported), "--yes")
-    assert code == 2
-    assert "not of this session's service" in err
+    cli("--base-url", "https://board.example", "undo", journal_of(imported), "--yes").fails(2, "not of this session's service")
 
 
 def test_killed_at_any_moment_and_repeated_it_leaves_what_changed(cli, board_service: BoardService, board, csv_file) -> None:
@@ -312,9 +306,7 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
     ],
 )
 def test_what_can_t_be_settled_is_refused(cli, unknown, argv: list[str], words: str) -> None:
-    code, out, err = cli("journal", "resolve", journal_of(unknown), *argv)
-    assert (code, out) == (2, "")
-    assert words in err
+    cli("journal", "resolve", journal_of(unknown), *argv).fails(2, words)
 
 
 def test_a_row_whose_name_is_that_of_two_is_asked_for(cli, board_service: BoardService, board, csv_file) -> None:
@@ -325,9 +317,9 @@ def test_a_row_whose_name_is_that_of_two_is_asked_for(cli, board_service: BoardS
     assert cli("import", path, *into(board), "--concurrency", "1").code == 3
     line = ("journal", "resolve", f"{path}.journal")
     for _ in range(2):
-        code, out, err = cli(*line, "1", "--absent")
-        assert (code, out) == (2, "")
-        assert "1 is the reference of one row and the position of another: give --reference 1 or --row 1" in err
+        cli(*line, "1", "--absent").fails(
+            2, "1 is the reference of one row and the position of another: give --reference 1 or --row 1"
+        )
     assert cli(*line, "--reference", "1", "--absent").out == "reference '1' has no card: the next import sends it\n"
     again = "reference '1' was settled before: it has no card: the next import sends it\n"
     assert cli(*line, "--reference", "1", "--absent").out == again
