@@ -289,4 +289,4 @@ def followers(observers: Instrument | None = None) -> tuple[Instrument, ...]:
 
 
 SOURCES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""The cores of all sessions. Each has a method `stats`."""
+"""What each session shares with its views (`SessionExchange`). Each has a method `stats`."""

@@ -399,7 +399,7 @@ class Evidence:
         return self.is_marked and list_id in self._marked
 
     def lacks_markers(self, list_id: str) -> bool:
-        """Return True if only a sample of this list is missing that shows its own marker."""
+        """Return True if each sample shows its own marker, and none is of this list."""
         return self.is_marked and list_id not in self._marked
 
     def is_longer(self, row: Content) -> bool:

@@ -1,1 +1,1 @@
-"""How the file of an import is read: its encoding, its layout, its rows."""
+"""The files of rows: an import reads one, and an export writes one."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from virtual_loop import Clock
 
-from boardclient import AuthorizationRequest, LeaseRecord, MemoryTokenStore, OAuthCredentials, StoredToken, Token
+from boardclient import AuthorizationRequest, MemoryTokenStore, OAuthCredentials
 from boardclient.testing import BoardService
 
 
@@ -50,28 +50,11 @@ class Consent:
 class SteppingStore(MemoryTokenStore):
     """A store each of whose steps takes a few steps of the event loop, before and after."""
 
-    async def read(self, account: str) -> StoredToken | None:
+    async def _change(self, account: str, change: Any) -> Any:
         await _steps(2)
-        found = await super().read(account)
+        result = await super()._change(account, change)
         await _steps(2)
-        return found
-
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        await _steps(2)
-        is_done = await super().publish(account, token, after)
-        await _steps(2)
-        return is_done
-
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
-        await _steps(2)
-        leased = await super().lease(account, holder, seconds)
-        await _steps(2)
-        return leased
-
-    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        await _steps(2)
-        await super().release(account, holder, cooldown)
-        await _steps(2)
+        return result
 
 
 async def _steps(number: int) -> None:
