@@ -17,8 +17,8 @@ from yarl import URL
 
 from boardclient import Effect
 from boardclient._operations import words_of
-from boardclient._transport._outcomes import failure_of
 from boardclient._transport._pool import Pool
+from boardclient._transport._reader import failure_of
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)

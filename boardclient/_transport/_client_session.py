@@ -25,7 +25,7 @@ from yarl import URL
 
 from boardclient._redaction import forms_of, masked, masked_text
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
-from boardclient._transport._outcomes import failure_of, read_whole
+from boardclient._transport._reader import failure_of, read_whole
 from boardclient._transport._values import (
     CREDENTIAL_NAMES,
     FORM_TYPE,

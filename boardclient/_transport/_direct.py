@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient._transport._connections import Connector
-from boardclient._transport._outcomes import failure_of, read_whole
+from boardclient._transport._reader import failure_of, read_whole
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,
     Progress,

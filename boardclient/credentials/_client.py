@@ -20,7 +20,7 @@ from boardclient import _wire
 from boardclient._guards import supplied
 from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
 from boardclient._responses import Response, add_words, status_of
-from boardclient._transport._addresses import check_root
+from boardclient._transport._pool import check_root
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
