@@ -1,1 +1,1 @@
-"""What the responses and the board prove about the rows of a run (4.4)."""
+"""What the board proves about the rows of a run (4.4)."""
