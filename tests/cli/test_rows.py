@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from boardclient import BoardList, Card, CardDraft, Position
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
-from boardclient.cli._file._rows import Board, FileRow, named_boards, parse_due, read
-from boardclient.cli._file._written import CardFile
+from boardclient.cli._file._rows import Board, CardFile, FileRow, named_boards, parse_due, read
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 

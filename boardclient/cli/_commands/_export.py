@@ -69,7 +69,7 @@ async def export(
     from boardclient._environment import reason_of
     from boardclient._profiles import replace_file
     from boardclient.cli._file._layout import Layout
-    from boardclient.cli._file._written import CardFile
+    from boardclient.cli._file._rows import CardFile
     from boardclient.cli._names import of_lists
 
     board_id = client.board_id()

@@ -1,6 +1,7 @@
-"""Reads the file of an import, CSV or JSON Lines, lazily into checked drafts. No network I/O.
+"""The rows of files: those of an import, CSV or JSON Lines, as checked drafts, and cards as those of an export. No network I/O.
 
-What files have that were cut or joined is refused: NUL characters, marks of files and headers between rows.
+An import is read lazily, and an export is written as an import reads it. What files have that were cut or joined is refused: NUL
+characters, marks of files and headers between rows.
 
 Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line.
 """
@@ -8,6 +9,7 @@ Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import shlex
@@ -18,13 +20,13 @@ from typing import Any, BinaryIO, TypeAlias
 
 import attrs
 
-from boardclient import CardDraft, Position
+from boardclient import Card, CardDraft, Position
 from boardclient.cli._file._encodings import flaw
-from boardclient.cli._file._layout import IMPORTED, Layout, Problem, lines, plain
+from boardclient.cli._file._layout import COLUMNS, IMPORTED, Layout, Problem, lines, plain
 from boardclient.cli._names import Names, did_you_mean
-from boardclient.cli._output import UsageError, plural, quoted
+from boardclient.cli._output import UsageError, local, plural, quoted
 
-FORMULA = re.compile("'*[=+@\t\r\ufeff-]")
+_FORMULA = re.compile("'*[=+@\t\r\ufeff-]")
 """The beginning of a cell that would be taken for a formula, or for the mark of a file, after apostrophes. An export puts one
 before it, and an import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
 
@@ -133,7 +135,7 @@ def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
             yield Problem(number, None, message)
         else:
             if "'" in "".join(cells):
-                cells = [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
+                cells = [cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell for cell in cells]
             columns = zip(header.columns, cells, strict=False)
             yield number, {column: cell for column, cell in columns if column and cell}, header.names
     if header is None:
@@ -339,3 +341,48 @@ _MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], object]] = {
     "list": _list_id,
 }
 """What makes the value of a card from the cell of a column."""
+
+
+class CardFile:
+    """The cards of a board that an import reads back unchanged. Owned by an export."""
+
+    def __init__(self, lists: Names, layout: Layout, delimiter: str) -> None:
+        self.number = 0
+        """How many cards were written."""
+        self.shortened = 0
+        """Of how many the date leaves a part out."""
+        self._lists, self._layout = lists, layout
+        self._boards: Mapping[str | None, Board] = {None: Board("", lists)}
+        self._text = io.StringIO(newline="")
+        self._table = csv.writer(self._text, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
+        self._table.writerow(COLUMNS)
+
+    def add(self, card: Card) -> str | None:
+        """Write a card, or return why an import would not read it as the same one."""
+        if card.list_id not in self._lists.names:
+            return "the service does not show which of the board's lists it is in"
+        cells = self._cells(card)
+        for column in ("desc", "due"):  # the names are the same in the service's JSON
+            if column not in cells and card.extra.get(column) is not None:
+                return f"its {column} has a type that can't be written"
+        found = next(iter(check(0, cells, self._boards, self._layout)))
+        if isinstance(found, Problem):
+            return f"its {found.column} {found.message}"
+        self.number += 1
+        self.shortened += found.draft.due != card.due
+        row = [cells.get(column, "") for column in COLUMNS]
+        self._table.writerow([f"'{cell}" if _FORMULA.match(cell) else cell for cell in row])
+        return None
+
+    def _cells(self, card: Card) -> Cells:
+        cells = {"name": card.name, "desc": card.desc, "list": self._lists.name_of(card.list_id or ""), "reference": card.id}
+        if card.due is not None:
+            moment, date_format = local(card.due, self._layout.zone), self._layout.date_format
+            cells["due"] = moment.isoformat() if date_format is None else moment.strftime(date_format)
+        if card.pos in ("top", "bottom"):
+            cells["pos"] = str(card.pos)
+        return {column: cell for column, cell in cells.items() if cell is not None}
+
+    @property
+    def text(self) -> str:
+        return self._text.getvalue()
