@@ -23,7 +23,7 @@ import attrs
 from boardclient._environment import find_location
 from boardclient.bulk._content import Content
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
-from boardclient.bulk._journal._rows import RunFile, named, read_content
+from boardclient.bulk._journal._rows import JournalRows, named, read_content
 from boardclient.bulk._ledger import RowState
 from boardclient.bulk._life import RowAction, RowKey
 from boardclient.bulk._proof._recognition import secret_marker
@@ -374,7 +374,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
     ):
         with journal.guarded():
             journal.connection.backup(copy)
-        run = RunFile(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True)
+        run = JournalRows(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True)
 
         def decide(rows: Sequence[tuple[RowKey, CardDraft]]) -> list[tuple[int, RowAction, str | None]]:
             try:
@@ -406,7 +406,7 @@ def adopt(
     Raises:
         JournalError: the journal is in use or can't be written, belongs to another import, or a row may have another card.
     """
-    file = RunFile.open(path, identity)
+    file = JournalRows.open(path, identity)
     with contextlib.closing(file.journal):
         if before is not None and file.is_new:
             file.set_baseline(before)

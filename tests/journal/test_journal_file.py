@@ -17,8 +17,8 @@ import pytest
 from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._rows import RunFile
-from boardclient.bulk._journal._run import JournalLedger
+from boardclient.bulk._journal._ledger import JournalLedger
+from boardclient.bulk._journal._rows import JournalRows
 from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
@@ -63,7 +63,7 @@ import os, sys
 from pathlib import Path
 from boardclient import CardDraft
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._rows import RunFile
+from boardclient.bulk._journal._rows import JournalRows
 
 connect, folder = _file.connect, Path(sys.argv[1])
 entries = [(f"r{n}", CardDraft(f"card {n}", "l1")) for n in range(12)]
@@ -80,7 +80,7 @@ def life(path, steps, sent):
         connection.set_trace_callback(count)
         return connection
     _file.connect = traced
-    run = RunFile.open(path, {})
+    run = JournalRows.open(path, {})
     if run.baseline is None and not run.last:
         run.set_baseline(["b1", "b2"])
     noted = []
@@ -102,7 +102,7 @@ for steps in range(1, 200):
             life(path, steps, listed)
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    run = RunFile.open(path, {})
+    run = JournalRows.open(path, {})
     sent = (folder / f"sent {steps}").read_text().split()
     actions = [action for start in range(0, 12, 4) for _, action, _ in run.admit(entries[start : start + 4])]
     run.journal.close()
@@ -208,7 +208,7 @@ async def test_a_second_run_is_refused(path: Path) -> None:
     (row,) = rows("a")
     await ledger.admit([row])
     ledger.release(row)
-    for use in (lambda: RunFile.open(path, IDENTITY), lambda: resolve(path, 0, absent=True), lambda: read_unknown(path)):
+    for use in (lambda: JournalRows.open(path, IDENTITY), lambda: resolve(path, 0, absent=True), lambda: read_unknown(path)):
         with pytest.raises(JournalError, match="is in use by another run"):
             use()
     assert states(path) == ["logged"]
@@ -317,7 +317,7 @@ async def test_an_error_of_the_copy_on_which_rows_are_tried_is_one_of_the_system
     def fail(*_: object) -> None:
         raise JournalError(f"{path} can't grow") from sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(RunFile, "admit", fail)
+    monkeypatch.setattr(JournalRows, "admit", fail)
     with rehearsed(path, IDENTITY) as decide, pytest.raises(OSError, match=r"^database or disk is full$"):
         decide([(0, CardDraft("a", "l1"))])
 

@@ -1,4 +1,4 @@
-"""What a run does with the rows in the file of its journal.
+"""The rows in the file of a journal, and what a run does with them.
 
 The design is described in docs/design/journal.md.
 """
@@ -63,8 +63,8 @@ class _Known(NamedTuple):
     detail: str | None
 
 
-class RunFile:
-    """What a run does with its journal's file. Synchronous; each method is one transaction, and one thread runs them."""
+class JournalRows:
+    """The rows in the file of a journal, for one run. Synchronous; each method is one transaction, and one thread runs them."""
 
     def __init__(self, file: JournalFile, total: int | None = None, *, is_rehearsal: bool = False) -> None:
         self.journal = file

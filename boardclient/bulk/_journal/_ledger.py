@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 from boardclient import _wire
 from boardclient._guards import wait_to_end
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
-from boardclient.bulk._journal._rows import BASELINE, DONE, Outcome, RunFile, storable
+from boardclient.bulk._journal._rows import BASELINE, DONE, JournalRows, Outcome, storable
 from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
@@ -43,7 +43,7 @@ class JournalLedger(DurableLedger):
 
     largest_batch = 256  # a commit costs the same, however many rows it has
 
-    def __init__(self, file: RunFile, thread: ThreadPoolExecutor, batch: int) -> None:
+    def __init__(self, file: JournalRows, thread: ThreadPoolExecutor, batch: int) -> None:
         super().__init__(file.journal.meta.secret)
         self.batch = batch
         self.is_new = file.is_new
@@ -72,7 +72,7 @@ class JournalLedger(DurableLedger):
             JournalError: the journal can't be used. Nothing was sent. The message says what to do.
         """
         thread = ThreadPoolExecutor(1, "boardclient-journal")
-        opening = thread.submit(RunFile.open, path, dict(identity), total)
+        opening = thread.submit(JournalRows.open, path, dict(identity), total)
         try:
             await wait_to_end(asyncio.wrap_future(opening))
         except BaseException as error:
