@@ -187,7 +187,7 @@ _renewals: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_rene
 
 def is_within_renewal(store: TokenStore, account: str) -> bool:
     """Return True if the running task belongs to a renewal of the account."""
-    return any(one.config.store is store and one.config.account == account for one in _renewals.get() if not one.is_over)
+    return any(one.client.store is store and one.client.account == account for one in _renewals.get() if not one.is_over)
 
 
 async def look(state: TokenState, store: GuardedStore) -> StoredToken | None:
@@ -207,10 +207,10 @@ class Renewal:
     It runs in a task of its own. Owned by its provider; the session whose pool it uses cancels it when it closes.
     """
 
-    def __init__(self, config: OAuthClient, state: TokenState, exchange: Exchange) -> None:
-        self.config = config
+    def __init__(self, client: OAuthClient, state: TokenState, exchange: Exchange) -> None:
+        self.client = client
         self.is_over = False
-        self._store = config.guarded_store
+        self._store = client.guarded_store
         self._state = state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
@@ -228,7 +228,7 @@ class Renewal:
             operation="credentials.renew",
             instruments=followers() if call is None else call.instruments,
             call_id="" if call is None else call.call_id,
-            account=self.config.account,
+            account=self.client.account,
             parent=call,
         ).begin()
         PARENT.set(followed)  # in the context of this task
@@ -259,7 +259,7 @@ class Renewal:
             # failed. Without a lease the renewal has only just looked at the store. With one it may have waited for long.
             if self._may_hold_lease and await self._try_to_find_another():
                 failure = None
-            elif isinstance(failure, ConsentRequired) or self.config.authorize is None:
+            elif isinstance(failure, ConsentRequired) or self.client.authorize is None:
                 self._state.fail(failure, LOOK_SECONDS)
             else:
                 cooldown = self._state.fail(failure)
@@ -270,7 +270,7 @@ class Renewal:
 
     def _failure_of(self, error: Exception) -> CredentialError:
         if isinstance(error, ConsentRequired):
-            failure: CredentialError = self._consent_needed(error.login_url or self.config.login_url)
+            failure: CredentialError = self._consent_needed(error.login_url or self.client.login_url)
             failure.__cause__ = error.__cause__
         elif isinstance(error, CredentialError):
             failure = error
@@ -283,7 +283,7 @@ class Renewal:
         return failure
 
     def _consent_needed(self, login_url: str | None) -> ConsentRequired:
-        return ConsentRequired(f"the user of account {self.config.account!r} has to sign in", self.config.account, login_url)
+        return ConsentRequired(f"the user of account {self.client.account!r} has to sign in", self.client.account, login_url)
 
     async def _look_for_another(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
@@ -301,15 +301,15 @@ class Renewal:
     async def _request_lease(self) -> LeaseRecord | None:
         """Take the lease, and return the record of the account, or wait until its holder has published a token."""
         # Before the lease and the user are asked for what could not be sent anyway.
-        if self.config.authorize is not None:
-            self._exchange.check_url(self.config.auth_url, "auth_url")
+        if self.client.authorize is not None:
+            self._exchange.check_url(self.client.auth_url, "auth_url")
         # Four ends: another worker has published, nobody here can be asked, the lease is granted, or another renewal has just
         # failed.
         while not await self._look_for_another():
-            if self.config.authorize is None:
-                raise self._consent_needed(self.config.login_url)
+            if self.client.authorize is None:
+                raise self._consent_needed(self.client.login_url)
             self._may_hold_lease = True  # if the step is cancelled, it may still be done
-            leased = await self._store.lease(self._holder, self.config.lease_seconds)
+            leased = await self._store.lease(self._holder, self.client.lease_seconds)
             if leased.state == "granted":
                 return leased
             self._may_hold_lease = False
@@ -329,11 +329,11 @@ class Renewal:
         finally:
             # Wait for a running step: cancelled, it may still run in a thread, and take the lease again after its release.
             ended.set()
-            await asyncio.wait({keeper}, timeout=self.config.lease_seconds)
+            await asyncio.wait({keeper}, timeout=self.client.lease_seconds)
             keeper.cancel()
 
     async def _keep_lease(self, ended: asyncio.Event) -> None:
-        seconds = self.config.lease_seconds
+        seconds = self.client.lease_seconds
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), seconds / 3)
@@ -354,8 +354,8 @@ class Renewal:
         while True:
             code = await self._ask_for_code(is_first=before is None)
             try:
-                self._state.waits_for = f"the token exchange at {self.config.auth_url}"
-                token = await exchange_once(self.config, self._state, code, self._exchange, timeout)
+                self._state.waits_for = f"the token exchange at {self.client.auth_url}"
+                token = await exchange_once(self.client, self._state, code, self._exchange, timeout)
                 break
             except CredentialError as error:
                 # A code whose response was lost may be used up: one more is asked for. All other failures would come again.
@@ -372,18 +372,18 @@ class Renewal:
         Raises:
             Overtaken: another worker has published a token first.
         """
-        assert self.config.authorize is not None  # noqa: S101 -- otherwise no lease is taken
+        assert self.client.authorize is not None  # noqa: S101 -- otherwise no lease is taken
         self._state.asked += 1
-        self._state.waits_for = f"the user's consent (the authorize callback of account {self.config.account!r})"
+        self._state.waits_for = f"the user's consent (the authorize callback of account {self.client.account!r})"
         watch = asyncio.create_task(self._watch())
         try:
             code: str = await supplied(
                 "authorize",
-                self.config.authorize,
-                AuthorizationRequest(account=self.config.account, first_time=is_first, attempt=self._state.asked),
+                self.client.authorize,
+                AuthorizationRequest(account=self.client.account, first_time=is_first, attempt=self._state.asked),
                 is_valid=_is_code,
                 expected="a code that can be sent",
-                seconds=self.config.authorize_timeout,
+                seconds=self.client.authorize_timeout,
                 until=watch,
             )
         finally:
@@ -407,7 +407,7 @@ class Renewal:
 
 @raises_without_frames
 async def exchange_once(
-    config: OAuthClient,
+    client: OAuthClient,
     state: TokenState,
     code: str,
     exchange: Exchange,
@@ -423,7 +423,7 @@ async def exchange_once(
     if code in state.lost_codes:
         raise CredentialError("the code was sent before, with unknown effect: send each code once")
     try:
-        return await config.token_for(code, exchange, timeout, code_verifier)
+        return await client.token_for(code, exchange, timeout, code_verifier)
     except (TransportError, SessionClosedError) as error:
         if error.effect is not Effect.NOT_SENT:  # without a response: the service may have used up the code
             state.lost_codes.add(code)

@@ -41,7 +41,7 @@ class Probes:
         self._looked_for: set[str] = set()
         """The markers of those of them that no listing has shown since."""
         self._markers: set[str] = set()
-        self._answers: dict[str, Card] = {}
+        self._shown: dict[str, Card] = {}
         """What the responses showed of the cards."""
         self._listed: dict[str, Card] = {}
         """What the listings of this run showed first of the cards that it has sent."""
@@ -76,7 +76,7 @@ class Probes:
         if card is None:
             self.unseen[probe.marker or ""] = probe
         else:
-            self._answers[card.id] = card
+            self._shown[card.id] = card
             self._add(card.id, probe)
 
     def _add(self, card_id: str, probe: Row) -> None:
@@ -145,7 +145,7 @@ class Probes:
         A service or an automation may show a text in another way: it counts if it has the marker, and is as it was listed first.
         """
         known = [Content.of(probe.draft, with_marker(probe.draft.desc, probe.marker or ""))]
-        known += [Content.of_card(self._answers[card.id])] if card.id in self._answers else []
+        known += [Content.of_card(self._shown[card.id])] if card.id in self._shown else []
         now, listed = Content.of_card(card), Content.of_card(self._listed.get(card.id, Card(card.id)))
 
         def is_own(field: str) -> bool:
