@@ -113,8 +113,8 @@ class Listing:
         if self._is_recycled is not None and self._is_recycled(card):
             self.recycled.append(attrs.evolve(card, extra={}))
 
-    def has_row(self, card_id: str) -> bool:
-        """Return True if a card was known to belong to a row."""
+    def is_confirmed(self, card_id: str) -> bool:
+        """Return True for a card that was known to belong to a row."""
         return card_id in self._all_confirmed
 
     def lacks(self, card_id: str) -> bool:

@@ -247,7 +247,7 @@ class Reconciler:
         for row, event, card, _ in findings:
             if card is not None:
                 self._recovered += 1
-                self._replaced += listing.has_row(card.id)
+                self._replaced += listing.is_confirmed(card.id)
                 self.record_known(row, card.id)
             elif event == "undecided":
                 self._unknown.append(row)
@@ -380,11 +380,11 @@ class Reconciler:
         unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
         resembling = [card for card in chain(unexpected, duplicated) if card.id in self._named]
         audit = BulkAudit(
-            confirmed=listing.confirmed + sum(not listing.has_row(card_id) for card_id in found),
+            confirmed=listing.confirmed + sum(not listing.is_confirmed(card_id) for card_id in found),
             recovered=self._recovered,
             lost=len(lost),
             hidden=missing.hidden,
-            reused=max(listing.reused, self._replaced) + sum(listing.has_row(row.named or "") for row in self._unknown),
+            reused=max(listing.reused, self._replaced) + sum(listing.is_confirmed(row.named or "") for row in self._unknown),
             duplicated=tuple(duplicated[:_MOST_AUDITED]),
             unexpected=tuple(unexpected[:_MOST_AUDITED]),
             lost_cards=tuple(map(Card, lost)),
