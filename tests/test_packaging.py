@@ -78,6 +78,15 @@ def test_import_leaves_out_what_few_need(imported: dict[str, list[object]]) -> N
     assert [name for name in modules if any(name == other or name.startswith(f"{other}.") for other in unwanted)] == []
 
 
+def test_credentials_and_token_stores_load_no_aiohttp() -> None:
+    """A program that only keeps tokens, such as `boardclient auth status`, need not wait for it."""
+    line = (
+        "from boardclient import FileTokenStore, OAuthCredentials, StaticCredentials; import sys; print('aiohttp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", line], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    assert done.stdout == "False\n"
+
+
 _BEYOND_LIBRARIES = """
 import aiohttp, attrs, cattrs, httptools, msgspec, tenacity, json, sys
 before = set(sys.modules)

@@ -18,9 +18,9 @@ import attrs
 
 from boardclient import _wire
 from boardclient._guards import supplied
+from boardclient._operations import check_root
 from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
 from boardclient._responses import Response, add_words, status_of
-from boardclient._transport._pool import check_root
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
