@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+from waiting import until
 
 from boardclient.distributed import report
 from boardclient.testing import BoardService, faults
@@ -158,31 +159,39 @@ class Recipe:
         return sum(count >= times for count in Counter(note.key for note in self.notes("end")).values())
 
     async def _until(self, condition: Callable[[], bool], working: subprocess.Popen[bytes] | None) -> None:
-        while not condition():
+        def is_met() -> bool:
             assert working is None or working.poll() is None, self.log[-6000:]
-            await asyncio.sleep(0.1)
+            return condition()
+
+        await until(is_met, pause=0.1)
 
     async def _kill_one(self, running: subprocess.Popen[bytes]) -> int | None:
-        while self._count(1) < BATCHES:
+        killed: list[int] = []
+
+        def is_over() -> bool:
             if running.poll() and self.is_naive:  # it has lost a response, and nothing tries again
-                return None
+                return True
             assert not running.poll(), self.log[-6000:]
+            assert self._count(1) < BATCHES, "no batch was being worked on"
             if len(self.service.calls_of("cards.create")) >= ROWS // 2:  # one batch may have ended, and the next not begun
                 # Not one that waits for a task: it may hold the lock of the queue from which all processes of its pool take them.
                 ended = {(note.process, note.key) for note in self.notes("end", "again")}
                 for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
-                        return process
-            await asyncio.sleep(0.02)
-        raise AssertionError("no batch was being worked on")
+                        killed.append(process)
+                        break
+            return bool(killed)
+
+        await until(is_over, pause=0.02)
+        return killed[0] if killed else None
 
     async def come_back(self, ledger: str, *worker: str) -> None:
         """Deliver each batch once while the service asks for a pause, for which no task has the patience."""
         board = self.service.seed({"To Do": []})
         self._arguments = [board.id, board.lists["To Do"], ledger]
         self.service.faults.add(faults.status(429, {"Retry-After": "8"}), "cards.create", call=60)
-        self.environment["RECIPE_PATIENCE"] = "5"
+        self.environment["RECIPE_PATIENCE"] = "1"
         working = self.run(*worker) if worker else None
         await self.complete(sys.executable, "run.py", *self._arguments)
         await self._until(lambda: self._count(1) == BATCHES, working)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from session_helpers import KEY, TOKEN
 from virtual_loop import Clock
+from waiting import until
 
 from boardclient import (
     AsyncSession,
@@ -152,8 +153,7 @@ async def test_code_that_fails_while_a_call_ends_gets_none_of_its_frames(
     async with AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url, **options) as session:
         session.base_url = service.base_url  # type: ignore[attr-defined]  # -- for `form`
         calling = asyncio.ensure_future(call(session))
-        while not service.calls:
-            await asyncio.sleep(0)
+        await until(lambda: service.calls, calling)
         loop_clock.advance(31 if end == "deadline" else 0)
         if end == "cancelled" or (call is form and end == "deadline"):
             calling.cancel()

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from virtual_loop import Clock
+from waiting import until
 
 from boardclient import (
     AsyncSession,
@@ -784,8 +785,11 @@ async def test_a_request_that_ends_early_does_not_lose_the_token(
     completing = asyncio.create_task(sign_in.complete({"code": service.new_code(), "state": state}, browser.cookies))
     await service.received("token.exchange")
     completing.cancel()
-    while await sign_in.state(MEMBER_ID) != "good":
-        await asyncio.sleep(0)
+
+    async def is_signed_in() -> bool:
+        return await sign_in.state(MEMBER_ID) == "good"
+
+    await until(is_signed_in)
 
 
 @pytest.mark.parametrize("operation", ["token.exchange", "members.me"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bulk_helpers import LOST, Memory, Moments, kept
 from virtual_loop import virtually
+from waiting import until
 
 from boardclient import BadRequestError, CardDraft, Effect, ServerError
 
@@ -41,8 +42,7 @@ async def test_settle_counts_from_the_opening_for_earlier_runs(moments: Moments,
     memory.script = {"b": ["hang"]}
     async with memory.run("abc", journal=path) as run:
         await anext(run)
-        while not memory.times("b"):
-            await asyncio.sleep(0.01)
+        await until(lambda: memory.times("b"), pause=0.01)
     opened = moments.now
     results = {result.draft.name: result.state for result in await memory.results("abc", journal=path)}
     assert results == {"a": "already", "b": "created", "c": "created"}
@@ -218,8 +218,7 @@ async def test_the_doubt_of_a_card_that_waits_to_be_resent_is_kept(stops: bool, 
     memory = Memory(moments, seconds=0.05)
     memory.script = {"a": [LOST, LOST]}
     async with memory.run("a", journal=path, unknown="resend", board_id=None) as run:
-        while not memory.sent or run.progress.in_flight:
-            await asyncio.sleep(0.01)
+        await until(lambda: memory.sent and not run.progress.in_flight, pause=0.01)
         if stops:
             run.stop()
             assert [result.state async for result in run] == ["unknown"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bulk_service import Closing, Service, drafts, let_run
 from virtual_loop import virtually
+from waiting import until
 
 from boardclient import AsyncSession, BulkProgress, Card, CardDraft, Effect, RateLimitError, TransportError, retry
 
@@ -95,8 +96,7 @@ async def test_a_service_that_responds_at_once_lets_the_consumer_run(concurrency
     service = Instant()
     async with service.run(drafts("list", 1000), concurrency) as run:
         waiting = asyncio.create_task(run.wait())
-        while not service.begun:
-            await asyncio.sleep(0)
+        await until(lambda: service.begun, waiting)
         begun = len(service.begun)
         assert begun <= 2 * concurrency
         await asyncio.sleep(0)

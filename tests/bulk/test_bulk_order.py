@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import attrs
 import pytest
+from waiting import until
 
 from boardclient import (
     ApiError,
@@ -500,8 +501,7 @@ async def test_leaving_a_run_gives_rows_their_results_that_wait_for_a_proof() ->
     service = Service(show=str.upper, hides_desc=True, refused={"text 3"})
     drafts = rows(number=30)
     async with service.session() as session, session.cards.create_many(drafts, concurrency=1, unknown="report") as opened:
-        while len(service.cards) < 5:
-            await asyncio.sleep(0)
+        await until(lambda: len(service.cards) >= 5)
     report = opened.report
     assert report.failed == 1
     assert len(service.cards) - report.created == report.unknown <= 1  # one was being sent

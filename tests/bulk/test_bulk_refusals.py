@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
+from waiting import until
 
 from boardclient import BadRequestError, BulkProgress, CardDraft, Pace, RateLimitError
 from boardclient.bulk.journal import read_journal
@@ -168,8 +169,7 @@ async def test_a_refused_card_of_a_run_that_ends_is_to_be_sent(moments: Moments,
     memory.script = {"b": [REFUSED]}
     async with memory.run("abc", journal=path) as run:
         await anext(run)
-        while not memory.times("b") or run.progress.in_flight:
-            await asyncio.sleep(0.01)
+        await until(lambda: memory.times("b") and not run.progress.in_flight, pause=0.01)
         if stops:
             run.stop()
             await run.wait()
@@ -198,8 +198,7 @@ async def test_rows_that_wait_for_the_pace_are_left_to_the_next_run(how: str, mo
     memory = Memory(moments, seconds=0.0)
     memory.script = {name: [RateLimitError("429", 429, retry_after=200.0)] for name in "abcd"}
     async with memory.run("abcdefgh", journal=path, board_id=None, concurrency=None) as run:
-        while len(memory.sent) < 4 or run.progress.in_flight:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(memory.sent) >= 4 and not run.progress.in_flight, pause=0.01)
         began = moments.now
         if how == "stops":
             run.stop()

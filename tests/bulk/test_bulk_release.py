@@ -1,6 +1,7 @@
 """What becomes of a run's journal: what it holds before a request, when it is given back, and what a disk does to it."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, names
+from waiting import until
 
 from boardclient import CardDraft, JournalError
 
@@ -24,9 +26,7 @@ async def test_a_cancelled_run_gives_its_journal_back(world: World) -> None:
 
     task = asyncio.create_task(consume())
     await world.service.received("cards.create", 1)
-    while not task.done():
-        task.cancel()
-        await asyncio.sleep(0)
+    await until(lambda: not task.cancel())
     assert task.cancelled()
     states, report = await world.finish(world.drafts(*range(9)))
     assert (len(states), report.created + report.already) == (9, 9)
@@ -84,8 +84,7 @@ async def test_a_journal_that_is_moved_while_cards_are_settled_ends_the_run(mome
         async with memory.run("ab", journal=path) as run:
             async for result in run:
                 seen[result.draft.name] = result.state
-                while not memory.times("b"):
-                    await asyncio.sleep(1.0)
+                await until(lambda: memory.times("b"), pause=1.0)
                 path.rename(path.with_name("moved"))
     assert seen == {"a": "created", "b": "unknown"}
     assert len(memory.times("b")) == 1
@@ -108,10 +107,14 @@ async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
 
     leaving = asyncio.create_task(first())
     await world.service.received("cards.create", 2)
-    while (await asyncio.gather(world.run(world.drafts(*range(600))).wait(), return_exceptions=True))[
-        0
-    ].__class__ is JournalError:
-        await asyncio.sleep(0)
+
+    async def is_run() -> bool:
+        with contextlib.suppress(JournalError):
+            await world.run(world.drafts(*range(600))).wait()
+            return True
+        return False
+
+    await until(is_run)
     assert not leaving.done()
     may_end.set()
     await leaving

@@ -12,6 +12,7 @@ import attrs
 import pytest
 from bulk_helpers import World
 from fault_helpers import Meanwhile
+from waiting import until
 
 from boardclient import AuthenticationError, JournalError, NotFoundError, ServerError, SessionClosedError
 from boardclient.bulk.journal import read_journal, read_unknown
@@ -46,8 +47,7 @@ async def test_what_was_deleted_before_an_undo_ended_is_noted(world: World) -> N
         undo = await session.cards.plan_undo(world.path)
         running = asyncio.create_task(undo.run())
         await world.service.received("cards.delete", 3)
-        while len(undo.deleted) < 4:
-            await asyncio.sleep(0)
+        await until(lambda: len(undo.deleted) >= 4, running)
     with pytest.raises(SessionClosedError):
         await running
     assert read_journal(world.path).counts["undone"] == 4
@@ -308,8 +308,7 @@ async def test_a_cancelled_undo_notes_each_card_that_it_has_deleted(world: World
     await world.finish(world.drafts(*range(9)))
     undo = await world.session.cards.plan_undo(world.path)
     running = asyncio.create_task(undo.run())
-    while len(undo.deleted) < 4:
-        await asyncio.sleep(0)
+    await until(lambda: len(undo.deleted) >= 4, running)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

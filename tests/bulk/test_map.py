@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 from virtual_loop import virtually
+from waiting import until
 
 from boardclient import ApiError, AsyncSession, CardDraft, NotFoundError, StaticCredentials
 from boardclient.testing import BoardService
@@ -207,9 +208,7 @@ async def test_a_second_cancellation_waits_for_the_input_too(session: AsyncSessi
     iterating = asyncio.create_task(iterate())
     for _ in range(10):
         await asyncio.sleep(0)
-    while not iterating.done():
-        iterating.cancel()
-        await asyncio.sleep(0)
+    await until(lambda: not iterating.cancel())
     assert iterating.cancelled()
     assert ended == [1, "input"]
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -21,6 +21,7 @@ import click
 import pytest
 from fault_helpers import Meanwhile
 from import_helpers import into, names, summary
+from waiting import SECONDS
 
 from boardclient import FileTokenStore
 from boardclient.testing import BoardService, assert_no_secrets
@@ -82,7 +83,7 @@ def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
     place = f"the file {folder / 'tokens.sqlite3'} (mode 0600)"
     assert record(out) == {"service": board_service.base_url, "account": "A Member", "kept_in": place}
     assert "Sign in at: " in err
-    assert browser.is_back.wait(10)
+    assert browser.is_back.wait(SECONDS)
     assert "You are signed in" in browser.pages[0]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert_no_secrets(out + err, secrets=[board_service.client_secret, *board_service.rules.tokens])
@@ -111,7 +112,7 @@ def test_a_sign_in_is_printed_as_json(oauth_cli, board_service: BoardService, br
 def test_a_redirect_of_another_sign_in_is_not_taken(oauth_cli, browser) -> None:
     browser.forged = {"code": "stolen", "state": "another"}
     assert oauth_cli("login").code == 0
-    assert browser.is_back.wait(10)
+    assert browser.is_back.wait(SECONDS)
     assert "its state is another one" in browser.pages[0]
 
 
@@ -119,7 +120,7 @@ def test_an_address_of_another_sign_in_that_is_pasted_is_not_taken(oauth_cli, bo
     reader, writer = os.pipe()
     os.write(writer, b"https://app.example/callback?code=stolen&state=another\n")
     opened, come_back = threading.Event(), browser.__call__
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.wait(10) and come_back(address))
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.wait(SECONDS) and come_back(address))
     real = click.secho
 
     def told(text: str, **options: object) -> None:
@@ -145,7 +146,7 @@ def test_a_refusal_ends_the_sign_in(oauth_cli, browser, folder) -> None:
     code, out, err = oauth_cli("login")
     assert (code, out) == (1, "")
     assert err.endswith("error: not signed in: the user <refused>\n")
-    assert browser.is_back.wait(10)
+    assert browser.is_back.wait(SECONDS)
     assert "the user &lt;refused&gt;" in browser.pages[0]
     assert not (folder / "tokens.sqlite3").exists()
 
@@ -206,7 +207,7 @@ def test_a_browser_that_can_t_be_opened_is_no_matter_once_the_user_is_back(oauth
 
     def open_in_terminal(address: str) -> bool:
         browser(address)
-        signed_in.wait(60)
+        signed_in.wait(SECONDS)
         threading.current_thread().ended = ended
         return False
 
@@ -214,7 +215,7 @@ def test_a_browser_that_can_t_be_opened_is_no_matter_once_the_user_is_back(oauth
     assert oauth_cli("login").code == 0
     thread = next(one for one in threading.enumerate() if one._target is not None and "open_browser" in one._target.__name__)
     signed_in.set()
-    thread.join(60)
+    thread.join(SECONDS)
     assert not thread.is_alive()
 
 

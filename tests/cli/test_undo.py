@@ -8,11 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 
 import pytest
 from fault_helpers import Meanwhile
 from import_helpers import Renamed, counts, into, names, summary
+from waiting import wait_until
 
 from boardclient.testing import BoardService
 
@@ -229,10 +229,9 @@ def test_killed_at_any_moment_and_repeated_it_leaves_what_changed(cli, board_ser
     environment = {**os.environ, **board_service.environment}
     command = [sys.executable, "-m", "boardclient", "undo", f"{path}.journal", "--yes"]
     for kills in range(3):
-        before = len(board_service.calls_of("cards.delete"))
+        mark = len(board_service.calls_of("cards.delete")) + 20 + kills
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-            while process.poll() is None and len(board_service.calls_of("cards.delete")) < before + 20 + kills:
-                time.sleep(0.005)
+            wait_until(lambda: process.poll() is not None or len(board_service.calls_of("cards.delete")) >= mark)  # noqa: B023 -- used at once
             process.send_signal(signal.SIGKILL)
     assert subprocess.run(command, env=environment, check=False).returncode == 0
     assert names(board_service) == sorted(card.name for card in changed)

@@ -18,7 +18,7 @@ import attrs
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
-from waiting import until
+from waiting import SECONDS, until
 
 from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
 from boardclient._database import Database
@@ -57,7 +57,7 @@ class World:
         return await open_job(self.board_id, self.ledger, **{"settle": 0.2, **options})
 
     async def deliver(self, job: Job, key: str, rows: Sequence[CardDraft], **options: Any) -> BulkReport:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             return await import_batch(job, key, rows, session=self.session, **options)
 
     async def names(self) -> Counter[str | None]:
@@ -268,8 +268,7 @@ async def test_reconciling_leaves_the_rows_that_another_worker_is_sending(world:
     world.service.faults.add(faults.hang(), "cards.create", call=1)
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
     running = asyncio.ensure_future(world.deliver(job, "a", world.drafts(2), concurrency=1, lease=300.0))
-    while not world.sent:
-        await asyncio.sleep(0)
+    await until(lambda: world.sent, running)
     assert counts(await world.deliver(job, "b", world.drafts(1, "other"))) == (0, 0, 0, 1)
     found = await reconcile(job, session=world.session)
     assert (counts(found), [one.draft.name for one in found.problems]) == ((1, 0, 0, 2), ["card 0", "card 1"])
@@ -685,7 +684,7 @@ class Campaign:
         """Keep a number of workers until one has delivered all batches, and kill some at even distances of progress."""
         marks = [self.total * (n + 1) // (kills + 2) for n in range(kills)]
         try:
-            async with asyncio.timeout(240):
+            async with asyncio.timeout(SECONDS):
                 while not any(worker.poll() == 0 for worker in self.workers):
                     alive = [worker for worker in self.workers if worker.poll() is None]
                     if marks and self.world.sent >= marks[0]:

@@ -21,14 +21,13 @@ import attrs
 import distributed
 import psutil
 import pytest
+from waiting import SECONDS
 
 from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft, JournalError
 from boardclient.distributed import Job, SqlTokenStore, drain, plan, status
 from boardclient.integrations import dask as dask_runs
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
-
-SECONDS = 240.0
 
 
 @attrs.define
@@ -412,7 +411,7 @@ TEST_HAS_ENDED = threading.Event()
 
 
 def wait_for_test(job: object, part: int, **options: object) -> None:
-    TEST_HAS_ENDED.wait(60)
+    TEST_HAS_ENDED.wait(SECONDS)
 
 
 async def test_a_scheduler_that_is_gone_ends_the_run_with_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

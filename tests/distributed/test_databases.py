@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import pytest
 import sqlalchemy as sa
+from waiting import SECONDS
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
 from boardclient._database import Database
@@ -40,7 +41,7 @@ class World:
         return [CardDraft(f"{word} {n}", self.list_id) for n in range(count)]
 
     async def run(self, job: Job) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             for part in job.parts:
                 await import_part(job, part, session=self.session)
 
@@ -139,7 +140,7 @@ async def test_a_ledger_behind_a_pooler(world: World, pooler: Pooler, mode: str,
         session = world.session.with_options(limiter=pace)
         async with pace:
             pace.report(429, 0.0, 0.1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await asyncio.gather(*(import_part(job, part, session=session) for part in job.parts))
         assert [result.state async for result in results(job)] == ["created"] * 60
         assert (await report(job)).created == 60

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pace_simulation import Bucket, Service, SlidingWindow, Window, served
+from waiting import SECONDS, until
 
 from boardclient import JournalError, Pace
 from boardclient._pace import _shared
@@ -91,15 +92,13 @@ async def test_processes_share_a_pace_and_continue_when_one_is_killed(ledger: st
         line = [sys.executable, "-c", WORKER, ledger, to_do.id]
         workers = [subprocess.Popen(line, env={**os.environ, **service.environment}) for _ in range(3)]
 
-        async def until(accepted: int) -> None:
-            async with asyncio.timeout(90):
-                while sum(call.status == 200 for call in service.calls_of("cards.create")) < accepted:
-                    await asyncio.sleep(0.05)
+        def accepted() -> int:
+            return sum(call.status == 200 for call in service.calls_of("cards.create"))
 
         try:
-            await until(300)
+            await until(lambda: accepted() >= 300, pause=0.05)
             workers[0].kill()
-            await until(700)
+            await until(lambda: accepted() >= 700, pause=0.05)
         finally:
             for worker in workers:
                 worker.kill()
@@ -129,11 +128,10 @@ async def test_a_database_that_is_not_there_is_named_and_one_that_is_gone_is_wai
         return await exchange(self, name, message)
 
     monkeypatch.setattr(_shared.Store, "exchange", failing)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         async with pace:
             pace.report(429, 0.0, 0.1)  # which is sent at once
-            while failures:
-                await asyncio.sleep(0.05)
+            await until(lambda: not failures, pause=0.05)
         for _ in range(3):
             async with pace:
                 pace.report(200, None, 0.1)
@@ -192,7 +190,7 @@ async def test_a_start_that_is_cancelled_is_given_back(tmp_path: Path, is_limite
         if pace.in_flight:
             task.cancel()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         inner._grant_permits = inner._controller._wake = grant_and_cancel
         task = asyncio.create_task(enter())
         with pytest.raises(asyncio.CancelledError):

@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
+from waiting import wait_until
 from webapp_helpers import COOKIE_SECRET, environment, load_app
 
 from boardclient.testing import BoardService, assert_no_secrets, faults
@@ -252,8 +252,7 @@ def test_another_worker_resumes_an_upload(open_client: OpenClient, service: Boar
     with open_client() as client:
         sign_in(client, service)
         path = upload(client, board).headers["location"]
-        while "1 of 3" not in client.get(path).text:
-            pass
+        wait_until(lambda: "1 of 3" in client.get(path).text)
         cookies = client.cookies
     service.faults.remove(busy)
     with open_client() as client:
@@ -324,8 +323,7 @@ def test_the_bar_of_an_upload_never_falls(open_client: OpenClient, service: Boar
     with open_client() as client:
         sign_in(client, service)
         path = upload(client, board, "\n".join(["name", *rows]).encode()).headers["location"]
-        while "19 of 30" not in client.get(path).text:
-            pass
+        wait_until(lambda: "19 of 30" in client.get(path).text)
         cookies = client.cookies
     service.faults.remove(busy)
     with open_client() as client:
@@ -397,8 +395,5 @@ def test_uploads_that_were_left_continue_at_the_start(open_client: OpenClient, s
         (tmp_path / "tokens.uploads" / "rubbish" / "plan.json").write_text("{")
     service.faults.clear()
     with open_client():
-        end = time.monotonic() + 60
-        while not any('"finished"' in path.read_text() for path in tmp_path.glob("*/*/state.json")):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: any('"finished"' in path.read_text() for path in tmp_path.glob("*/*/state.json")))
     assert sorted(card.name for card in service.rules.cards_of(board.id)) == ["One", "Three", "Two"]

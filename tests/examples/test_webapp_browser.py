@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,12 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from waiting import SECONDS, wait_until
 from webapp_helpers import FOLDER, environment
 
 from boardclient.testing import BoardService, faults
@@ -82,18 +83,18 @@ def site(server: subprocess.Popen[bytes], port: int) -> str:
 def end(server: subprocess.Popen[bytes]) -> int:
     """End the server as a process manager does; return its exit code."""
     server.terminate()
-    return server.wait(30)
+    return server.wait(SECONDS)
 
 
 def wait_until_it_answers(server: subprocess.Popen[bytes], address: str) -> None:
-    end = time.monotonic() + 300
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError("the application did not start")
+    def answers() -> bool:
+        assert server.poll() is None, "the application did not start"
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(address, timeout=60).close()
+            return True
+        return False
+
+    wait_until(answers)
 
 
 @pytest.fixture

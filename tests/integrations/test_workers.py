@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
+from waiting import until
 from web_apps import FRAMEWORKS, Browser
 
 from boardclient import AsyncSession, FileTokenStore
@@ -41,12 +43,14 @@ async def test_forty_tabs_at_two_workers_while_tokens_expire(
                 assert reply.json()["login_url"] == "/login"
             return reply.status
 
+        async def is_signed_in(number: int) -> bool:
+            return await tab(number) == 200
+
         for round_ in range(1, 4):
             for browser, member in zip(browsers, consenting.members, strict=True):
                 assert (await browser.sign_in(member.id)).json()["id"] == member.id
             for number in range(4):  # a worker looks at the store every 50 ms
-                while await tab(number) != 200:
-                    await asyncio.sleep(0)
+                await until(partial(is_signed_in, number))
             assert set(await asyncio.gather(*(tab(number) for number in range(TABS)))) == {200}
             answers = await asyncio.gather(*(tab(number, expires=True) for number in range(TABS)))
             assert set(answers) <= {200, 401}

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import resolve
@@ -340,8 +341,7 @@ async def test_outcomes_are_written_without_waiting(path: Path) -> None:
     given = rows(*range(4))
     await ledger.admit(given)
     ledger.add_outcome(given[0], "created", Card("c0"))
-    while "done" not in states(path):
-        await asyncio.sleep(0)
+    await until(lambda: "done" in states(path))
     ledger.add_outcome(given[1], "created", Card("ç1"))
     ledger.withdraw(given[2:3])
     await ledger.aclose()

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from session_helpers import transport_settings
 from transport_helpers import OK, read_request, send
+from waiting import until
 
 from boardclient._transport._connections import ConnectionQueue
 from boardclient._transport._pool import Pool
@@ -53,8 +54,7 @@ async def test_callers_that_make_call_after_call_share_connections(open_pool: An
 
 
 async def until_sent(server: Server, body: bytes) -> None:
-    while server.bodies[-1] != body:
-        await asyncio.sleep(0)
+    await until(lambda: server.bodies[-1] == body)
 
 
 async def test_a_connection_that_can_not_be_opened_resumes_the_next_request(open_pool: Any, raw_server: Any) -> None:

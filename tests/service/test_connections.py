@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import aiohttp
 import pytest
 from transport_helpers import OK
+from waiting import until
 
 from boardclient import Effect
 from boardclient._transport._connections import Protocol
@@ -191,8 +192,7 @@ async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: 
     async with raw_server.run(handler) as url:
         pool = open_pool()
         under_way = asyncio.ensure_future(send(pool, "GET", f"{url}/1/x"))
-        while not under_way.done() and not any(map(_is_read, _acquired(pool))):
-            await asyncio.sleep(0)
+        await until(lambda: under_way.done() or any(map(_is_read, _acquired(pool))))
         until_read.set()
         outcome = await under_way
     assert isinstance(outcome, TransportFailure)

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from waiting import until
 
 from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials, logs
 from boardclient._activities import INSTALLED, Activity, Instrument
@@ -228,8 +229,7 @@ async def test_an_instrument_that_fails_disturbs_nothing(
             await session.members.me()
             service.faults.add(faults.hang())
             call = asyncio.ensure_future(session.members.me())
-            while len(service.calls) < 4:
-                await asyncio.sleep(0)
+            await until(lambda: len(service.calls) >= 4, call)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -268,8 +268,7 @@ async def test_records_say_what_a_call_has_done(service: BoardService, caplog: p
             await session.members.me()
         service.faults.add(faults.hang())
         call = asyncio.ensure_future(session.members.me())
-        while len(service.calls) < 4:
-            await asyncio.sleep(0)
+        await until(lambda: len(service.calls) >= 4, call)
         call.cancel()
         await asyncio.wait([call])
     records = [record for record in caplog.records if record.name == "boardclient.calls"]

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from transport_helpers import OK, read_request, send
+from waiting import until
 
 from boardclient import Effect
 from boardclient._transport._connections import Connector
@@ -189,8 +190,7 @@ async def after_stray_bytes(pool: Any, raw_server: Any, stray: bytes) -> object:
         release.set()
         await there.wait()
         ((protocol, _),) = next(iter(pool._connector._conns.values()))
-        while not (protocol._buffer or protocol._tail):
-            await asyncio.sleep(0)
+        await until(lambda: protocol._buffer or protocol._tail)
         return await send(pool, "GET", f"{url}/1/x")
 
 
@@ -215,8 +215,7 @@ async def test_what_a_new_connection_brings_is_no_response(
         if not is_read:
             connection.transport.pause_reading()
         await written.wait()
-        while is_read and not connection.protocol._tail:
-            await asyncio.sleep(0)
+        await until(lambda: not is_read or connection.protocol._tail)
         return connection
 
     async def handler(reader: Any, writer: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from token_store_helpers import SECRET, carries_token, database, refusal
+from waiting import SECONDS
 
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
 from boardclient.testing import assert_no_secrets
@@ -167,12 +168,12 @@ async def test_cancelled_step_carries_no_token(path: Path) -> None:
 
     def slow() -> float:
         inside.set()
-        assert go.wait(10)
+        assert go.wait(SECONDS)
         return 1.0
 
     store = FileTokenStore(path, clock=slow)
     task = asyncio.ensure_future(store.publish("a", Token(SECRET), 0))
-    assert await asyncio.to_thread(inside.wait, 10)
+    assert await asyncio.to_thread(inside.wait, SECONDS)
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:
         await task

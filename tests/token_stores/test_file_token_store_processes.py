@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 from token_store_helpers import POSIX
+from waiting import SECONDS
 
 from boardclient import AsyncSession, FileTokenStore, OAuthCredentials, Token
 from boardclient.testing import BoardService, Call
@@ -29,7 +30,7 @@ def contend(path: str, barrier: Any, number: int) -> tuple[str, list[bool]]:
         state = (await store.lease("a", f"holder {number}", 60.0)).state
         return state, [await store.publish("a", Token(f"{number}.{after}"), after) for after in range(20)]
 
-    barrier.wait(60)
+    barrier.wait(SECONDS)
     return asyncio.run(race())
 
 
@@ -48,7 +49,7 @@ def call(path: str, barrier: Any, number: int, options: dict[str, str], base_url
                 [result async for result in session.map(lambda _: session.members.me(), range(100)) if result.error is None]
             )
 
-    barrier.wait(60)
+    barrier.wait(SECONDS)
     return asyncio.run(run())
 
 
@@ -66,7 +67,7 @@ def in_processes(function: Callable[..., Any], path: Path, *arguments: Any) -> l
         child.start()
     done = [queue.get(timeout=300) for _ in children]
     for child in children:
-        child.join(60)
+        child.join(SECONDS)
     return done
 
 
@@ -126,14 +127,14 @@ os.register_at_fork(before=go.set)  # runs first: the store's own hook, register
 
 def slow():
     inside.set()
-    assert go.wait(10)
+    assert go.wait(300)
     return 100.0
 
 slow_store, store = FileTokenStore(path, clock=slow), FileTokenStore(path, clock=lambda: 101.0)
 asyncio.run(store.publish("a", Token("before"), 0))
 thread = threading.Thread(target=lambda: asyncio.run(slow_store.lease("a", "x", 60.0)), daemon=True)
 thread.start()
-assert inside.wait(10)
+assert inside.wait(300)
 child = os.fork()
 if child == 0:
     try:
@@ -143,7 +144,7 @@ if child == 0:
     print(seen, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
-thread.join(10)
+thread.join(300)
 print(asyncio.run(store.read("a")).generation, asyncio.run(store.lease("a", "x", 1.0)).state)
 """
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from renewal_helpers import Consent, exchanges, is_sent, refusals
+from waiting import SECONDS
 
 from boardclient import AuthorizationRequest, CardDraft, CredentialError, LeaseRecord, MemoryTokenStore, OAuthCredentials
 from boardclient.events import RequestSent
@@ -156,9 +157,9 @@ def test_two_loops(board_service: BoardService, share: str) -> None:
     async def use() -> None:
         async with service.session(shared if share == "provider" else build()) as session:
             for _ in range(2):
-                await asyncio.to_thread(starts.wait, 10)
+                await asyncio.to_thread(starts.wait, SECONDS)
                 outcomes.extend(await asyncio.gather(*(session.members.me() for _ in range(20)), return_exceptions=True))
-                await asyncio.to_thread(starts.wait, 10)
+                await asyncio.to_thread(starts.wait, SECONDS)
                 service.rules.expire_tokens()
                 store.refused.clear()
 
@@ -166,7 +167,7 @@ def test_two_loops(board_service: BoardService, share: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(SECONDS)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Member"] * 80
     assert (count, exchanges(service)) == (2, 2)
 
