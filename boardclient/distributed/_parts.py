@@ -404,7 +404,8 @@ class PartLedger(DurableLedger):
         return set(islice(filter(condition, await self._confirmed()), most))
 
     async def _confirmed(self) -> list[str]:
-        states = await read_states(self._database, self._lease.job)
+        async with self._writing:  # what is being written is neither pending nor in the database
+            states = await read_states(self._database, self._lease.job)
         return [detail for state, detail in {**states, **self._pending}.values() if state == "done"]
 
     async def other_doubts(self) -> Sequence[Doubt]:

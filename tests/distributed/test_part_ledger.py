@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import sqlalchemy as sa
+from waiting import SECONDS, until
 
 from boardclient import Card, CardDraft, JournalError
 from boardclient._database import Database
@@ -87,8 +88,39 @@ async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest
     (row,) = given = rows(1)
     await ledger.admit(given)
     ledger.add_outcome(row, "created", Card("c0"))
-    while (await read_states(database, "job"))[1][0] != "done":
+
+    async def is_written() -> bool:
+        return (await read_states(database, "job"))[1][0] == "done"
+
+    await until(is_written)
+    await ledger.aclose()
+
+
+async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit at that moment would call it a second card of its row."""
+    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+    ledger = await opened(database, await held(database))
+    (row,) = given = rows(1)
+    await ledger.admit(given)
+    change, read, is_begun, may_end = Database.change, Database.read, asyncio.Event(), asyncio.Event()
+
+    async def slow_change(self: Database, *arguments: Any, **options: Any) -> Any:
+        is_begun.set()
+        await may_end.wait()
+        return await change(self, *arguments, **options)
+
+    async def read_after_it(self: Database, statement: Any) -> Any:
+        return await read(self, statement) if may_end.is_set() else []
+
+    monkeypatch.setattr(Database, "change", slow_change)
+    monkeypatch.setattr(Database, "read", read_after_it)
+    ledger.add_outcome(row, "created", Card("c0"))
+    await is_begun.wait()
+    confirming = asyncio.ensure_future(ledger.confirmed())
+    for _ in range(3):
         await asyncio.sleep(0)
+    may_end.set()
+    assert "c0" in await confirming
     await ledger.aclose()
 
 
@@ -102,8 +134,7 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
     (row,) = rows(1)
     row.seq = 1
     ledger.add_outcome(row, "created", Card("c0"))
-    while ledger._failure is None:
-        await asyncio.sleep(0)
+    await until(lambda: ledger._failure)
     for use in (ledger.admit, lambda _: ledger.aclose()):
         with pytest.raises(LeaseLostError):
             await use(rows(1))
@@ -158,7 +189,7 @@ async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_
         if statement.startswith("SELECT"):
             loop.call_soon_threadsafe(task.cancel)
             loop.call_soon_threadsafe(is_cancelled.set)
-            is_cancelled.wait(10)
+            is_cancelled.wait(SECONDS)
 
     def select(connection: sa.Connection) -> None:
         connection.connection.driver_connection.set_trace_callback(cancel)  # type: ignore[union-attr]  # -- it is open
