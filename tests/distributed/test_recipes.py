@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def _celery(recipe: Recipe) -> list[str]:
     """Write the recipe with a broker in its folder, and return the line of a worker."""
-    queue, control = recipe.folder / "queue", recipe.folder / "control"
-    queue.mkdir()
-    control.mkdir()
-    options = {"data_folder_in": str(queue), "data_folder_out": str(queue), "control_folder": str(control)}
-    recipe.write(f"\napp.conf.update(broker_url='filesystem://', broker_transport_options={options})\n")
+    # Kombu's `filesystem` reads files that are not written yet, and loses their tasks. SQLite's connections survive no fork.
+    options = "{'connect_args': {'timeout': 300}, 'poolclass': sqlalchemy.NullPool}"
+    broker = f"broker_url='sqla+sqlite:///{recipe.folder / 'queue'}', broker_transport_options={options}"
+    recipe.write(f"\nimport sqlalchemy\n\napp.conf.update({broker})\n")
     return [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency=2", "--without-gossip", "--without-mingle"]
 
 
