@@ -317,7 +317,7 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     """Workers complete their requests, and the same job again does the rest. No credential is in a task."""
     for name, value in world.environment.items():
         monkeypatch.setenv(name, value)
-    world.service.latency = 0.02
+    world.service.latency = 0.1
     drafts = [CardDraft(f"card {n}", world.list_id) for n in range(300)]
     seen: list[BulkProgress] = []
 
@@ -447,7 +447,7 @@ async def test_progress_of_a_cluster_has_its_time_and_its_phase(
     monkeypatch.setattr(dask_runs, "_POLL_SECONDS", 0.01)
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
     drafts = [CardDraft(f"card {n}", world.list_id) for n in range(20)]
-    job = await plan(drafts, world.board_id, tmp_path / "ledger", settle=0.5)
+    job = await plan(drafts, world.board_id, tmp_path / "ledger", settle=2.0)
     async with on_a_cluster(job, on_progress=seen.append) as run:
         assert {result.state async for result in run} == {"created"}
     assert not failures

@@ -433,14 +433,14 @@ async def test_a_worker_that_was_suspended_sends_nothing(
             raise
 
     def suspend() -> None:
-        behind[0] = 5.0 if not lost and service.calls_of("cards.create") else 0.0
+        behind[0] = 600.0 if not lost and service.calls_of("cards.create") else 0.0
 
     monkeypatch.setattr(leases.PartLease, "check", checked)
     session = board.session
     if is_renewing:
         session = session.with_credentials(Renewing(Credentials(service.token, service.key), suspend))
         session = session.with_options(retry=None)
-    running = asyncio.ensure_future(board.run(job, session=session, lease=1.0, concurrency=1))
+    running = asyncio.ensure_future(board.run(job, session=session, lease=60.0, concurrency=1))
     await until(lambda: is_renewing or board.sent >= 5, running)
     sent = sum(call.status == 200 for call in service.calls_of("cards.create"))
     suspend()
