@@ -74,8 +74,7 @@ class Controller:
     def add_earlier(self, sent: int, refused: int) -> None:
         """Count attempts that were not limited, and of which nothing was known at the first refusal."""
         if self.limit is None:
-            self._search.serial += sent
-            self._search.evidence.refused += refused
+            self._search.evidence.add_earlier(sent, refused)
 
     # --- starts and ends
 

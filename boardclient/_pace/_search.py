@@ -239,6 +239,11 @@ class Evidence:
         self._begun = self.anchor = Mark(serial, now, self.refused)
         self._blocks = []
 
+    def add_earlier(self, sent: int, refused: int) -> None:
+        """Add attempts that were made before the first exhaustion, and that later ones were numbered without."""
+        self._begun = attrs.evolve(self._begun, serial=self._begun.serial - sent)
+        self.refused += refused
+
     def add_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
         """Add a refused attempt. A usual refusal does not show that the limit was reached."""
         self.refused += 1

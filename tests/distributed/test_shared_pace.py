@@ -83,6 +83,18 @@ def test_eight_processes_find_a_limit_and_use_it(memory: type[Memory], service: 
     assert outcome.refused(15, 50) <= 0.02
 
 
+@pytest.mark.parametrize(
+    ("service", "processes", "seed"), [(Bucket(100), 4, 1), (Bucket(100, 0.1), 4, 1), (Bucket(100, 0.1), 2, 5)]
+)
+def test_what_processes_have_sent_before_the_first_refusal_counts(
+    memory: type[Memory], service: Service, processes: int, seed: int
+) -> None:
+    """Also if one tells it after another was granted its first start: the limit found would be a tenth of the true one."""
+    memory.dies = (math.inf,) * processes
+    outcome = served(service, 10.0, workers=8 * processes, latency=0.02, seed=seed, shared=memory.dies)
+    assert outcome.accepted(0, 10) >= 90
+
+
 async def test_processes_share_a_pace_and_continue_when_one_is_killed(ledger: str) -> None:
     """Hardly anything is refused, and what the dead one did not use, the others do."""
     async with BoardService() as service, service.session() as session:
