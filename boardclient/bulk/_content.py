@@ -1,4 +1,4 @@
-"""What was sent for a row, and what a card shows, in the form in which they are compared; large sets of identifiers. No I/O.
+"""What was sent for a row, its marker, and what a card shows, as they are compared; large sets of identifiers. No I/O.
 
 There is one notion of equality. A card equals a row if it shows its name, and shows each other field that was sent as it was
 sent, as far as the listing shows that field at all. Fields that were not sent are not compared. Texts may differ in blanks at
@@ -7,6 +7,7 @@ their ends, line ends, HTML escapes and Unicode composition (NFC), dates in frac
 
 from __future__ import annotations
 
+import hmac
 import html
 import re
 import unicodedata
@@ -28,6 +29,11 @@ REMOVABLE: Final = frozenset({"desc", "due"})
 _MOST_ESCAPES: Final = 3
 """How often a text may have been escaped. More would let a text of `&amp;amp;amp;…` take quadratic time."""
 _LINE_END: Final = re.compile(r"\r\n?")
+_TOKEN: Final = re.compile(r"[^\s\[\]]+")
+_LETTERS: Final = "bcdfghjklmnpqrst"
+"""The letters of secret markers, of which each stands for four bits."""
+_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
+_FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 _MOST_LATEST: Final = 2**16
@@ -201,3 +207,46 @@ def _part(value: str | float | None) -> str:
     if isinstance(value, str):
         return f"{len(value)}:{value}"
     return "-" if value is None else f"#{float(value)!r}"
+
+
+# --- markers, which are short codes in descriptions
+
+
+def secret_marker(secret: bytes, seq: int) -> str:
+    """Return the marker of a row, 18 letters.
+
+    It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
+    punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
+    """
+    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
+    return "bc" + code.translate(_FROM_HEX)
+
+
+def check_marker(text: object) -> str:
+    """Return a marker that the caller's function made, if it is usable.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, or has a space or a square bracket.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"marker must return a string, not {type(text).__name__}")
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("marker must return a non-empty text without spaces and brackets")
+    return text
+
+
+def markers(desc: str | None) -> set[str]:
+    """Return the words of a description that may be markers, without case."""
+    if not desc:
+        return set()
+    text = html.unescape(desc).casefold()
+    return {*_TOKEN.findall(text), *_SECRET.findall(text)}
+
+
+def with_marker(desc: str | None, marker: str) -> str:
+    """Return a description between two copies of its marker, each on its own line.
+
+    The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
+    """
+    return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"

@@ -21,12 +21,11 @@ from typing import Final, TypeAlias, get_args
 import attrs
 
 from boardclient._environment import find_location
-from boardclient.bulk._content import Content
+from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
 from boardclient.bulk._journal._rows import JournalRows, named, read_content
 from boardclient.bulk._ledger import RowState
 from boardclient.bulk._life import RowAction, RowKey
-from boardclient.bulk._proof._recognition import secret_marker
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from boardclient.bulk._content import FIELDS, Content
+from boardclient.bulk._content import FIELDS, Content, markers, secret_marker, with_marker
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof._board import Listing, RunBoard
-from boardclient.bulk._proof._recognition import markers, secret_marker, with_marker
 from boardclient.models import Card, CardDraft
 
 _logger: Final = logging.getLogger("boardclient")

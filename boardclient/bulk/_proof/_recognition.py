@@ -1,13 +1,10 @@
 """By what cards are recognised as those of rows: markers, and what was sent for them. No I/O.
 
-Markers are short codes in descriptions. The rules are in docs/design/proof.md.
+The rules are in docs/design/proof.md.
 """
 
 from __future__ import annotations
 
-import hmac
-import html
-import re
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +13,18 @@ from typing import Final, NamedTuple, TypeAlias
 
 import attrs
 
-from boardclient.bulk._content import FIELDS, Content, EqualCards, IdSet, digest, normal
+from boardclient.bulk._content import (
+    FIELDS,
+    Content,
+    EqualCards,
+    IdSet,
+    check_marker,
+    digest,
+    markers,
+    normal,
+    secret_marker,
+    with_marker,
+)
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof._board import Listing, appearance
@@ -25,11 +33,6 @@ from boardclient.models import Card, CardDraft
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
 """The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
 
-_TOKEN: Final = re.compile(r"[^\s\[\]]+")
-_LETTERS: Final = "bcdfghjklmnpqrst"
-"""The letters of secret markers, of which each stands for four bits."""
-_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
-_FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
 _SAMPLES_AT_EACH_END: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
 
@@ -62,46 +65,6 @@ class Matches:
 
 
 # --- markers
-
-
-def secret_marker(secret: bytes, seq: int) -> str:
-    """Return the marker of a row, 18 letters.
-
-    It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
-    punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
-    """
-    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
-    return "bc" + code.translate(_FROM_HEX)
-
-
-def check_marker(text: object) -> str:
-    """Return a marker that the caller's function made, if it is usable.
-
-    Raises:
-        TypeError: it is not a string.
-        ValueError: it is empty, or has a space or a square bracket.
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"marker must return a string, not {type(text).__name__}")
-    if not _TOKEN.fullmatch(text):
-        raise ValueError("marker must return a non-empty text without spaces and brackets")
-    return text
-
-
-def markers(desc: str | None) -> set[str]:
-    """Return the words of a description that may be markers, without case."""
-    if not desc:
-        return set()
-    text = html.unescape(desc).casefold()
-    return {*_TOKEN.findall(text), *_SECRET.findall(text)}
-
-
-def with_marker(desc: str | None, marker: str) -> str:
-    """Return a description between two copies of its marker, each on its own line.
-
-    The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
-    """
-    return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"
 
 
 class RowMarkers:

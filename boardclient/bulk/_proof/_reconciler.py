@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient._responses import add_words, ends_run
-from boardclient.bulk._content import EqualCards, digest, normal
+from boardclient.bulk._content import EqualCards, digest, markers, normal
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Event, Row
 from boardclient.bulk._proof._board import Listing, Missing, RunBoard
@@ -28,7 +28,6 @@ from boardclient.bulk._proof._recognition import (
     Samples,
     Suspects,
     find_equal,
-    markers,
 )
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
