@@ -60,6 +60,7 @@ class _Step:
     """Whether the same may work in a moment."""
     is_ending: bool = False
     """Whether all was done but the end of the transaction."""
+    is_done: bool = False
 
     def take(self, connection: sa.Connection) -> None:
         """Do the work in a transaction."""
@@ -67,6 +68,7 @@ class _Step:
         with connection.begin():
             self.result = self.work(connection)
             self.is_ending = True
+        self.is_done = True
 
 
 class _Files:
@@ -180,24 +182,42 @@ class Database:
         options: dict[str, Any] = {"is_read": True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {})}
         return await self._carry_out(lambda connection: connection.execute(statement).all(), options)
 
-    async def change(self, work: Callable[[sa.Connection], T], *, is_repeatable: bool = True) -> T:
+    async def change(
+        self,
+        work: Callable[[sa.Connection], T],
+        *,
+        is_repeatable: bool = True,
+        on_commit: Callable[[T], object] | None = None,
+    ) -> T:
         """Do some work in a transaction, which is on the disk at the end, and return its result.
 
         If the connection is lost, the work is done again. Was that at the end of the transaction, nobody knows whether it holds:
-        work that `is_repeatable` finds out by itself, or does the same again.
+        work that `is_repeatable` finds out by itself, or does the same again. If the caller is cancelled, the transaction is
+        completed first. `on_commit` gets the result in any case.
 
         Raises:
             JournalError: the database can't be reached or written. The message names no password.
         """
-        return await self._carry_out(work, {}, is_repeatable=is_repeatable)
+        return await self._carry_out(work, {}, is_repeatable=is_repeatable, on_commit=on_commit)
 
-    async def _carry_out(self, work: Callable[[sa.Connection], T], options: dict[str, Any], *, is_repeatable: bool = True) -> T:
+    async def _carry_out(
+        self,
+        work: Callable[[sa.Connection], T],
+        options: dict[str, Any],
+        *,
+        is_repeatable: bool = True,
+        on_commit: Callable[[T], object] | None = None,
+    ) -> T:
         loop, pause = asyncio.get_running_loop(), 0.05
         until = loop.time() + _PATIENCE_SECONDS
         while True:
             step = _Step(work, options)
             # In a task of its own: the driver closes a connection whose statement is cancelled, and logs that it could not.
-            await wait_to_end(asyncio.create_task(self._once(step)))
+            try:
+                await wait_to_end(asyncio.create_task(self._once(step)))
+            finally:
+                if on_commit is not None and step.is_done and step.failure is None:
+                    on_commit(step.result)
             if step.failure is None:
                 self._is_known = True
                 return cast("T", step.result)

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import sqlalchemy as sa
@@ -41,6 +41,8 @@ from boardclient.distributed._tables import (
 )
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
+
+T = TypeVar("T")
 
 BATCH: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
@@ -87,7 +89,7 @@ class PartLease:
     before: tuple[int, int, float] = (0, 0, 0.0)
     """The requests, the refusals and the seconds of earlier runs."""
     logged: Sequence[int] = ()
-    """The rows that were logged when the part was taken."""
+    """The rows that were logged when the part was taken, until a run gets them."""
     is_draining: bool = False
     is_returned: bool = False
     """Whether the part is no longer this worker's, at its own wish."""
@@ -157,13 +159,27 @@ class PartLease:
         self.on_drain()
 
     async def give_back(self, database: Database) -> None:
-        """Let another worker take the part at once.
+        """Let another worker take the part at once. The rows that are still logged with it were not sent.
 
         Raises:
             LeaseLostError: one has it already.
             JournalError: the database can't be written. The lease ends by itself.
         """
+        if self.logged:
+            await PartLedger(database, self, [], {}, secret=b"", baseline=IdSet()).aclose()
         await database.change(lambda connection: self.renew(database, connection, lease_until=0.0))
+
+
+async def take(database: Database, work: Callable[[sa.Connection], T], lease_of: Callable[[T], PartLease | None]) -> T:
+    """Take a part by some work in a transaction, and return its result. A caller that is cancelled meanwhile gives it back."""
+    taken: list[T] = []
+    try:
+        return await database.change(work, on_commit=taken.append)
+    except asyncio.CancelledError:
+        for lease in filter(None, map(lease_of, taken)):
+            with contextlib.suppress(JournalError):  # then it ends by itself
+                await lease.give_back(database)
+        raise
 
 
 async def claim(
@@ -187,7 +203,7 @@ async def claim(
 
     taken: PartLease | None = None
 
-    def take(connection: sa.Connection) -> PartLease | None:
+    def claimed(connection: sa.Connection) -> PartLease | None:
         nonlocal taken
         if taken is not None:  # the end of an earlier transaction was lost
             mine = (parts.c.job == job) & (parts.c.part == part) & (parts.c.owner == owner) & (parts.c.epoch == taken.epoch)
@@ -199,7 +215,7 @@ async def claim(
             taken = PartLease.of(job, found, began, seconds, logged)
         return taken
 
-    return await database.change(take)
+    return await take(database, claimed, lambda lease: lease)
 
 
 def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:
@@ -352,6 +368,7 @@ class PartLedger(DurableLedger):
         """Those rows that were logged before, and not taken yet."""
         self._states.update(dict.fromkeys(lease.logged, LOGGED))
         self._number = 1 if lease.logged else 0
+        lease.logged = ()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -485,15 +502,26 @@ class PartLedger(DurableLedger):
             noted, self._pending = self._pending, {}
             probed, self._probed = self._probed, {}
             after = {**noted, **dict.fromkeys(sent, LOGGED)}
+            is_written = False
+
+            def note_written(_: None) -> None:
+                nonlocal is_written
+                is_written = True
+                self._number += bool(after)
+                self._states.update(after)
+
             try:
                 values = self._figures(noted) | (changes or {})
-                await self._database.change(lambda connection: self._store(connection, noted, sent, after, probed, values, audit))
+                await self._database.change(
+                    lambda connection: self._store(connection, noted, sent, after, probed, values, audit), on_commit=note_written
+                )
             except BaseException:
-                self._pending = {**noted, **self._pending}
-                self._probed = {**probed, **self._probed}
+                if is_written:  # a cancellation, after which they are not sent
+                    self._logged.update(sent)
+                else:
+                    self._pending = {**noted, **self._pending}
+                    self._probed = {**probed, **self._probed}
                 raise
-            self._number += bool(after)
-            self._states.update(after)
 
     def _figures(self, noted: dict[int, State]) -> dict[str, Any]:
         """Return what the part's row says of its runs."""

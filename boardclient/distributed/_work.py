@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -35,6 +36,7 @@ from boardclient.distributed._parts import (
     PartLedger,
     claim,
     log_first,
+    take,
     worker_name,
 )
 from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches
@@ -580,25 +582,24 @@ async def _store(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[An
     dialect = sqlite if task.database.is_file else postgresql
     insert = dialect.insert(parts).from_select([*values], source).on_conflict_do_nothing().returning(parts)
 
-    def store(connection: sa.Connection) -> tuple[Any, Sequence[int]]:
+    def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
         found = connection.execute(insert).one_or_none()
         if found is None:
             known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
             found = connection.execute(known).one_or_none()
             if found is None or (found.owner, found.epoch) != (task.owner, 1):  # the end of an earlier transaction was not lost
-                return found, ()
-        return found, log_first(connection, found)
+                return found, None
+        return found, PartLease.of(job, found, began, task.options.lease, log_first(connection, found))
 
     while True:
-        found, logged = await task.database.change(store)
+        found, lease = await take(task.database, store, itemgetter(1))
         if found is None:
             await _refuse_batches(task)  # if it takes them, another batch came at the same moment, and got the number
             continue
         if found.digest != digest:
             stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
             raise JournalError(f"the ledger {task.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
-        is_new = (found.owner, found.epoch) == (task.owner, 1)
-        return found, PartLease.of(job, found, began, task.options.lease, logged) if is_new else None
+        return found, lease
 
 
 async def _refuse_batches(task: _Task) -> None:

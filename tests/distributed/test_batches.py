@@ -286,7 +286,7 @@ async def test_a_transaction_whose_end_was_lost_is_looked_up(world: World, monke
     """Here each is asked for twice. No card is made twice, and none is in doubt that was not sent."""
     change = Database.change
 
-    async def lost_at_its_end(self: Database, work: Any, *, is_repeatable: bool = True) -> Any:
+    async def lost_at_its_end(self: Database, work: Any, *, is_repeatable: bool = True, **options: Any) -> Any:
         def asked(connection: Any) -> None:
             work(connection)
             if not holds:
@@ -295,7 +295,7 @@ async def test_a_transaction_whose_end_was_lost_is_looked_up(world: World, monke
         if is_repeatable:
             with contextlib.suppress(_UndoneError):
                 await change(self, asked)
-        return await change(self, work, is_repeatable=is_repeatable)
+        return await change(self, work, is_repeatable=is_repeatable, **options)
 
     monkeypatch.setattr(Database, "change", lost_at_its_end)
     job, rows = await world.open(), world.drafts(100)
@@ -308,6 +308,40 @@ async def test_a_transaction_whose_end_was_lost_is_looked_up(world: World, monke
         assert sum(one.in_doubt for one in await status(planned)) == 0
     assert max((await world.names()).values()) == 1
     assert world.sent == len(await world.names()) == 180
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_batch_that_is_cancelled_during_a_transaction_is_free_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Rows that were sent are done, but for the one under way. Rows that were not sent are not in doubt."""
+    change, left = Database.change, number
+
+    async def cancelled_meanwhile(self: Database, work: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                async with asyncio.timeout(60):
+                    await asyncio.Event().wait()  # until this task is cancelled in turn
+            (asyncio.current_task() or running).cancel()
+        return await change(self, work, **options)
+
+    job, rows = await world.open(), world.drafts(100)
+    session = world.session.with_options(limiter=Pace())
+    await import_batch(job, "first", world.drafts(1, "first"), session=session)
+    monkeypatch.setattr(Database, "change", cancelled_meanwhile)
+    running = asyncio.create_task(import_batch(job, "a", rows, session=session, concurrency=1))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (part,) = [one for one in await status(job) if one.key == "a"]
+    assert part.state == ("open" if number < 3 else "done")
+    assert (part.done + part.in_doubt, part.in_doubt <= 1) == (world.sent - 1, True)
+    found = await world.deliver(job, "a", rows)
+    assert (found.created, found.already, found.unknown) == (100 - part.done - part.in_doubt, part.done, part.in_doubt)
+    assert counts(await reconcile(job, session=session, probe=True)) == (101, 0, 0, 0)
+    assert (len(await world.names()), max((await world.names()).values())) == (101, 1)
 
 
 async def test_a_job_is_either_planned_or_takes_batches(world: World) -> None:
