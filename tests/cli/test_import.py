@@ -17,7 +17,7 @@ from unittest.mock import ANY
 
 import pytest
 from fault_helpers import Meanwhile
-from import_helpers import SETTLE, Renamed, counts, into, names, summary
+from import_helpers import SETTLE, STATES, Renamed, counts, into, names, summary
 
 from boardclient import ConsentRequired, JournalError
 from boardclient.testing import BoardService
@@ -112,13 +112,46 @@ def test_a_bar_is_drawn_on_a_terminal(cli, board_service: BoardService, board, c
 def test_wrong_rows_are_named_before_anything_is_sent(cli, board_service: BoardService, board, csv_file) -> None:
     """Columns are named as the file names them."""
     path = csv_file("Title,due,LIST\nA,,To Do\n,soon,To Do\nC,,\x1bNowhere\n")
-    code, out, err = cli("import", path, "--board", board.board, "--map", "name=Title", "--json")
+    code, out, err = cli("import", path, "--board", board.board, "--map", "name=Title")
     assert (code, out) == (2, "")
     lines = err.splitlines()
     assert lines[0] == "boardclient: row 3, column Title: is missing"
     assert lines[1].startswith("boardclient: row 3, column due: 'soon': is not")
     assert lines[2].startswith("boardclient: row 4, column LIST: '\\x1bNowhere' is neither")
     assert lines[3] == "boardclient: error: the file has 3 mistakes; nothing was sent"
+    assert not board_service.calls_of("cards.create")
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "given"),
+    [
+        (2, "name,name\nA,B\n", ()),
+        (2, "name\n\0\n", ()),
+        (2, "name\nold\n", ()),
+        (2, "name\nA\n", ("--list", "Nowhere")),
+        (2, "name\nA\n", ("--concurrency", "0")),
+        (2, "name\nA\n", ("--engine", "none")),
+        (2, "name\nA\n", ("--workers", "2")),
+        (2, None, ()),
+        (1, "name\nA\n", ("--board", "unknown")),
+        (4, "name\nA\n", ("--board", "refused")),
+    ],
+)
+def test_an_import_that_does_not_begin_prints_its_counts_as_well(
+    cli, board_service: BoardService, board, csv_file, code: int, text: str | None, given: tuple[str, ...]
+) -> None:
+    """With `--json` the last line is its result however it ends, but for a preview, which has none."""
+    cli("card", "create", "old", "--list", board.done)
+    board_service.calls.clear()
+    if "refused" in given:
+        board_service.faults.add(board_service.faults.status(401))
+    path = "missing.csv" if text is None else csv_file(text)
+    ended = cli("import", path, *into(board), *given, "--json")
+    assert (ended.code, counts(summary(ended.out))) == (code, dict.fromkeys(STATES, 0))
+    assert (ended.out.count("\n"), "error: " in ended.err) == (1, True)
+    assert json.loads(cli("import", path, *into(board), *given, "--json", "created,failed").out)["failed"] == 0
+    cli("import", path, *into(board), *given, "--json", "--preview").fails(code)
+    cli("import", path, *into(board), *given).fails(code)
     assert not board_service.calls_of("cards.create")
 
 

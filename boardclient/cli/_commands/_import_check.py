@@ -21,7 +21,7 @@ from boardclient._environment import reason_of
 from boardclient.bulk.journal import is_new, read_journal
 from boardclient.bulk.plan import Plan, planned_run
 from boardclient.cli._commands._import_options import ImportOptions
-from boardclient.cli._commands._import_run import ImportRun, show_nothing_sent
+from boardclient.cli._commands._import_run import ImportRun
 from boardclient.cli._file import _rows
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
@@ -35,13 +35,13 @@ _PART_BYTES = 2**20
 
 
 @contextlib.contextmanager
-def copied(options: ImportOptions) -> Iterator[BinaryIO]:
+def copied(name: str) -> Iterator[BinaryIO]:
     """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
     with ExitStack() as opened:
-        with _temporary_files(options):
+        with _temporary_files():
             copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 -- it is closed below
             opened.callback(_discard, copy)
-            for part in _parts_of(options.file):
+            for part in _parts_of(name):
                 copy.write(part)
             copy.flush()
         yield copy
@@ -68,8 +68,8 @@ def _discard(file: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_files(options: ImportOptions, journal: Path | None = None) -> Iterator[None]:
-    """Let errors of temporary files name their folder, and print the counts. Without a `journal`, it is one of these files.
+def _temporary_files(journal: Path | None = None) -> Iterator[None]:
+    """Let errors of temporary files name their folder. Without a `journal`, it is one of these files.
 
     Raises:
         UsageError: one can't be written.
@@ -79,10 +79,7 @@ def _temporary_files(options: ImportOptions, journal: Path | None = None) -> Ite
         return
     except (OSError, JournalError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
-        if cause is None:  # the journal is refused
-            raise
-        show_nothing_sent(options)
-        if cause is not error and journal is not None:
+        if cause is None or (cause is not error and journal is not None):  # the journal is refused, or can't be written
             raise
         why = reason_of(cause) if isinstance(cause, OSError) else str(cause)
     raise UsageError(
@@ -111,7 +108,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     cards = await _cards_before(client.session, {board.board_id for board in boards.values()}, journal, options)
     board_id = boards[None].board_id if options.board else None
     with (
-        _temporary_files(options, journal),
+        _temporary_files(journal),
         planned_run(options.journal, client.session.identity, cards, board_id=board_id, marker=options.marker) as plan,
     ):
         checked = _Checked(plan)
@@ -122,7 +119,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
         return
     if plan.existing and options.journal is not None:
-        with _temporary_files(options, options.journal):
+        with _temporary_files(options.journal):
             plan.adopt()
     await ImportRun(client, rows, checked.places, options).run()
 

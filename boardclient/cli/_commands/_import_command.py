@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from boardclient.cli._app import Group, parameters_of
+import click
+
+from boardclient.cli._app import Command, Group, parameters_of
 from boardclient.cli._commands._import_options import ImportOptions
 
 if TYPE_CHECKING:
@@ -13,7 +15,23 @@ if TYPE_CHECKING:
 commands = Group("import")
 
 
-@commands.command("import", params=parameters_of(ImportOptions))
+class _ImportCommand(Command):
+    """The command, which prints the counts with `--json` even if it is called wrongly."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError:
+            from boardclient.cli._commands._import_run import show_nothing_sent
+
+            if any(arg == "--json" or arg.startswith("--json=") for arg in given):
+                show_nothing_sent(ImportOptions(fields=(), preview="--preview" in given))
+            raise
+
+
+@commands.command("import", cls=_ImportCommand, params=parameters_of(ImportOptions))
 def import_(**given: Any) -> None:
     """Create a card for each row of a CSV or JSON Lines file, each exactly once.
 
@@ -63,15 +81,20 @@ def import_(**given: Any) -> None:
         boardclient import - --board Roadmap --list "To Do"
     """
     from boardclient.cli._commands._import_check import copied, import_file
+    from boardclient.cli._commands._import_run import show_nothing_sent
     from boardclient.cli._running import run_with_session
 
     chosen = ImportOptions(**given)
-    chosen.check()
-    is_resumable = chosen.journal is not None or chosen.engine is not None
-    with copied(chosen) as file:
 
-        async def work(client: Client) -> None:
-            client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
-            await import_file(client, file, chosen)
+    async def work(client: Client) -> None:
+        is_resumable = chosen.journal is not None or chosen.engine is not None
+        client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
+        await import_file(client, file, chosen)
 
-        run_with_session(work, board=chosen.board)
+    try:
+        chosen.check()
+        with copied(chosen.file) as file:
+            run_with_session(work, board=chosen.board)
+    except BaseException:
+        show_nothing_sent(chosen)
+        raise

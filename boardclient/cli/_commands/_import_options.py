@@ -85,6 +85,7 @@ class ImportOptions:
     scheduler: str | None = option(metavar="ADDRESS")
     ledger: str | None = option(metavar="PATH_OR_URL", show_default="FILE.ledger")
     fields: tuple[str, ...] | None = json_option(*RESULT, "preview", "would_create")
+    has_begun: bool = False
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)

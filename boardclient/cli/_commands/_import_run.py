@@ -70,8 +70,8 @@ class _Sized:
 
 
 def show_nothing_sent(options: ImportOptions) -> None:
-    """Print the counts with `--json`, of an import that the machine has ended before it began."""
-    if options.fields is not None and not options.preview:
+    """Print the counts with `--json`, of an import that has ended before its run began."""
+    if options.fields is not None and not options.preview and not options.has_begun:
         show("", _values(BulkReport(), None, []), options.fields)
 
 
@@ -96,7 +96,7 @@ class ImportRun:
             CommandError: some rows do not exist as exactly one card, or that is not proven.
             BoardClientError: the run as a whole failed.
         """
-        self._view = ProgressView(self.places.total())
+        self._view, self.options.has_begun = ProgressView(self.places.total()), True
         try:
             with self._view:
                 await self._follow()
