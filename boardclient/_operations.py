@@ -41,9 +41,6 @@ from boardclient.models import (
 )
 
 T = TypeVar("T")
-AT_ONCE_BYTES: Final = 256 * 2**10
-"""The largest body that is read in one step, which takes about a millisecond."""
-
 REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
 _HOST: Final = re.compile(r"[0-9A-Za-z._~!$&'()*+,;=:%-]+")
 """An encoded host, IPv6 addresses included (RFC 3986, section 3.2.2)."""

@@ -20,7 +20,7 @@ from boardclient import _operations as operations
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
 from boardclient._guards import GuardedLimiter
-from boardclient._operations import AT_ONCE_BYTES, Request, outcome_of, unreadable
+from boardclient._operations import Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
 from boardclient._responses import add_words, is_throttling
@@ -52,6 +52,8 @@ _WARNINGS: Final = {
 """What errors add, by their effect, if a second request would do more than the first."""
 _HOW: Final = {operations.ADD_CARD.name: ", as board_id= does (docs/mistakes.md)"}
 """How to check, by the operation."""
+_AT_ONCE_BYTES: Final = 256 * 2**10
+"""The largest body that is read in one step, which takes about a millisecond."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # slots would need the attributes below declared as well
@@ -259,7 +261,7 @@ class Pipeline:
             self._guarded_provider.note_accepted(credentials)
         try:
             # Reading a long list takes many milliseconds, in which no other task would run.
-            if operation.slices is None or len(response.body) <= AT_ONCE_BYTES:
+            if operation.slices is None or len(response.body) <= _AT_ONCE_BYTES:
                 value = operation.read(response, request)
             else:
                 value = await _gather(operation.slices(response.body), context)

@@ -23,7 +23,8 @@ Listener: TypeAlias = Callable[[BulkProgress], object]
 
 _SHOWN_PROBLEMS: Final = 3
 _PROBLEMS_IN_TABLE: Final = 20
-_MOST_PROBLEMS: Final = 1000
+MOST_PROBLEMS: Final = 1000
+"""How many rows a report names at most."""
 
 
 @attrs.frozen
@@ -260,7 +261,7 @@ class Tally:
         _, _, _, error, state = values
         self._states[state] += 1
         self._ended = time.monotonic()
-        if error is not None and len(self.problems) < _MOST_PROBLEMS:
+        if error is not None and len(self.problems) < MOST_PROBLEMS:
             self.problems.append(CardResult(*values))
 
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:

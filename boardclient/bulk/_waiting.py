@@ -19,7 +19,6 @@ from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
-from boardclient.bulk._life import Row
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 
 HoldReason: TypeAlias = Literal["outage", "consent"]
@@ -40,10 +39,6 @@ _LONGEST_REFUSED_PAUSE_SECONDS: Final = 1.0
 """The same while requests are refused: a response comes soon, and each try is another row."""
 _CONSENT_PAUSE_SECONDS: Final = 0.25
 """The pause between two attempts to obtain a token. It is short because they send no request."""
-_FIRST_PUT_OFF_SECONDS: Final = 0.05
-"""The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
-_MOST_PUT_OFF: Final = 20
-"""How often a row may be put off while others are accepted, before the time since it was first put off counts."""
 _FIRST_WORKERS: Final = 32
 """How many requests a run sends at a time at first. With 16, each cost this process a sixth more at a fast service."""
 _FASTER: Final = 1.05
@@ -188,22 +183,6 @@ class Hold:
 def retry_after_of(error: BoardClientError) -> float | None:
     """Return the seconds for which the service asked to wait, or None."""
     return error.retry_after if isinstance(error, ApiError) else None
-
-
-def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | None:
-    """Return the seconds until a row is sent again that was refused with 429 or not sent. None if that took too long."""
-    now = asyncio.get_running_loop().time()
-    row.put_off_at = min(row.put_off_at, now)
-    row.put_off += 1
-    if hold.reason == "consent":
-        return 0.0
-    if hold.reason == "outage":  # its end is the run's affair
-        return _FIRST_PUT_OFF_SECONDS * 2.0 ** min(row.put_off - 1, 7)
-    pause = retry_after_of(failure) or 0.0
-    # At a slow service any row may be refused for long. It is the row itself only if it is refused again and again.
-    is_unlucky = row.put_off < _MOST_PUT_OFF
-    since = max(row.put_off_at, hold.accepted_at) if is_unlucky else row.put_off_at
-    return pause if now + pause - since < PATIENCE_SECONDS else None
 
 
 class Workers:

@@ -23,8 +23,6 @@ from boardclient.models import Card, CardDraft, check_identifier
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 """A job, several, or all of a ledger."""
-MOST_PROBLEMS: Final = 1000
-"""How many rows a report names at most."""
 _LEASE_SECONDS: Final = 30.0
 """How long a person's word on a row may take."""
 

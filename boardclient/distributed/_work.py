@@ -26,6 +26,7 @@ from boardclient._responses import moment_in
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult
 from boardclient.bulk._content import Content
 from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
 from boardclient.distributed._parts import (
@@ -40,8 +41,8 @@ from boardclient.distributed._parts import (
     worker_name,
 )
 from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches
-from boardclient.distributed._status import MOST_PROBLEMS, result_of
 from boardclient.distributed._status import report as report_of
+from boardclient.distributed._status import result_of
 from boardclient.distributed._status import results as results_of
 from boardclient.distributed._tables import (
     CLOSING,

@@ -27,9 +27,6 @@ _NOT_OPEN: Final = (
     " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on. As a dependency use boards.app_session."
 )
 _NO_SIGN_IN: Final = "users do not sign in to this application"
-NOT_INSTALLED: Final = (
-    "boards.install(app) was not called: there is no {}, and errors of this package get no response of their own"
-)
 
 
 @attrs.define

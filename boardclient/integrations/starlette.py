@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, logger, response_to
-from boardclient.integrations._sessions import NOT_INSTALLED, BoardSessions
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.integrations.asgi import OriginGuard
 from boardclient.session import AsyncSession
 
@@ -18,6 +19,10 @@ with requires_extra("starlette", __name__):
     from starlette.routing import Route
 
 __all__ = ["StarletteBoards"]
+
+_NOT_INSTALLED: Final = (
+    "boards.install(app) was not called: there is no {}, and errors of this package get no response of their own"
+)
 
 
 class StarletteBoards(BoardSessions):
@@ -49,7 +54,7 @@ class StarletteBoards(BoardSessions):
     @property
     def missing(self) -> str:
         """What the application has forgotten, in words, "" if nothing."""
-        return "" if self._is_installed or not self.has_sign_in else NOT_INSTALLED.format(self.login_path)
+        return "" if self._is_installed or not self.has_sign_in else _NOT_INSTALLED.format(self.login_path)
 
     def install(self, app: Starlette) -> None:
         """Add the exception handlers, the guard of origins and the routes.

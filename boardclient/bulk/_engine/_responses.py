@@ -21,12 +21,16 @@ from boardclient.bulk._content import normal
 from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._life import Row, event_of
 from boardclient.bulk._proof._recognition import RowMarkers
-from boardclient.bulk._waiting import PATIENCE_SECONDS, pause_before, retry_after_of
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
 
 _RESEND_SECONDS: Final = 0.5
 """The pause before a row of unknown effect is sent a second time with `unknown="resend"`. It doubles each time."""
+_FIRST_PUT_OFF_SECONDS: Final = 0.05
+"""The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
+_MOST_PUT_OFF: Final = 20
+"""How often a row may be put off while others are accepted, before the time since it was first put off counts."""
 _MOST_QUESTIONS: Final = 4
 """For how many cards a connection is asked, until one response shows whether it is in step."""
 CREATE: Final = "POST /1/cards"
@@ -328,7 +332,7 @@ class Responses:
         if is_throttling(failure):
             self._turns.record_refusal(self._tally.requests, failure)
             self._asked_pause(failure)
-        return 0.0 if self._owner.is_halted else pause_before(row, failure, self._hold)
+        return 0.0 if self._owner.is_halted else _pause_before(row, failure, self._hold)
 
     def _asked_pause(self, failure: BoardClientError) -> float:
         """Return the seconds for which `Retry-After` asks. A long pause ends the run."""
@@ -342,6 +346,22 @@ class Responses:
         """Believe the responses that nothing has proven, unless more came over their connections."""
         for connection in self.order.connections:
             self._end_connection(connection, is_in_step=not connection.has_surplus)
+
+
+def _pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | None:
+    """Return the seconds until a row is sent again that was refused with 429 or not sent. None if that took too long."""
+    now = asyncio.get_running_loop().time()
+    row.put_off_at = min(row.put_off_at, now)
+    row.put_off += 1
+    if hold.reason == "consent":
+        return 0.0
+    if hold.reason == "outage":  # its end is the run's affair
+        return _FIRST_PUT_OFF_SECONDS * 2.0 ** min(row.put_off - 1, 7)
+    pause = retry_after_of(failure) or 0.0
+    # At a slow service any row may be refused for long. It is the row itself only if it is refused again and again.
+    is_unlucky = row.put_off < _MOST_PUT_OFF
+    since = max(row.put_off_at, hold.accepted_at) if is_unlucky else row.put_off_at
+    return pause if now + pause - since < PATIENCE_SECONDS else None
 
 
 def _is_usable(card_id: str) -> bool:
