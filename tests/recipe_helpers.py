@@ -175,8 +175,8 @@ class Recipe:
             assert self._count(1) < BATCHES, "no batch was being worked on"
             if len(self.service.calls_of("cards.create")) >= ROWS // 2:  # one batch may have ended, and the next not begun
                 # Not one that waits for a task: it may hold the lock of the queue from which all processes of its pool take them.
-                ended = {(note.process, note.key) for note in self.notes("end", "again")}
-                for process in [note.process for note in self.notes("begin") if (note.process, note.key) not in ended][::-1]:
+                last = {(note.process, note.key): note.word for note in self.notes()}
+                for process in [process for (process, _), word in last.items() if word == "begin"][::-1]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
                         killed.append(process)
