@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import attrs
 import pytest
+from waiting import wait_until
 
 _FOLDERS = [Path(found) for found in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
 
@@ -89,6 +90,12 @@ def pooler(postgresql: Server) -> Callable[[str], AbstractContextManager[str]]:
     return partial(_pooled, postgresql)
 
 
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def _pooled(server: Server, mode: str) -> Iterator[str]:
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -107,9 +114,7 @@ def _pooled(server: Server, mode: str) -> Iterator[str]:
     )
     process = subprocess.Popen([program, "-q", str(settings)], user=user, cwd=server.folder, stderr=subprocess.DEVNULL)
     try:
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
+        wait_until(partial(_listens, port))
         yield f"postgresql://postgres@127.0.0.1:{port}/{server.new_database().rpartition('/')[2]}"
     finally:
         process.kill()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from waiting import until
 from web_apps import HOST, Browser, Reply
 
 from boardclient.testing import BoardService, faults
@@ -83,8 +84,12 @@ async def test_an_upload_survives_the_end_of_the_server(app: Any, consenting: Bo
         content = "\n".join(["name", *rows]).encode()
         started = await sending(client)("POST", target, cookie_of(browser), content=content)
         await consenting.received("cards.create", 20)
-        while any(call.status is None for call in consenting.calls_of("cards.create")):
+
+        async def has_responded() -> bool:
             await browser.fetch(f"/boards/{seeded.id}")
+            return all(call.status is not None for call in consenting.calls_of("cards.create"))
+
+        await until(has_responded)
         await browser.fetch(f"/boards/{seeded.id}")  # by now the application has read all responses
     assert 0 < len(consenting.rules.cards) < 20
     consenting.faults.clear()

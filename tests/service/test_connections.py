@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import aiohttp
 import pytest
 from transport_helpers import OK
-from waiting import until
+from waiting import SECONDS, until
 
 from boardclient import Effect
 from boardclient._transport._connections import Protocol
@@ -273,7 +273,7 @@ async def test_unpacking_lets_others_run(
             await head_of(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(packed), packed))
 
-    async with raw_server.run(handler) as url:
+    async with raw_server.run(handler) as url, asyncio.timeout(SECONDS):
         under_way = asyncio.ensure_future(send(open_pool(), "GET", f"{url}/1/x"))
         turns = 0
         while not under_way.done():
@@ -296,7 +296,7 @@ async def test_a_body_that_comes_faster_than_it_is_decoded_is_awaited(open_pool:
             await head_of(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    async with raw_server.run(handler, contexts[0]) as url:
+    async with raw_server.run(handler, contexts[0]) as url, asyncio.timeout(SECONDS):
         pool = open_pool(**contexts[1])
         for _ in range(2):
             under_way = asyncio.ensure_future(send(pool, "GET", f"{url}/1/x"))

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from transport_helpers import OK, read_request, send
-from waiting import until
+from waiting import SECONDS, until
 
 from boardclient import Effect
 from boardclient._transport._connections import Connector
@@ -249,7 +249,7 @@ async def test_cancelled_anywhere(open_pool: Any, raw_server: Any, size: int) ->
             await asyncio.sleep(0)
             writer.write(target)
 
-    async with raw_server.run(handler) as url:
+    async with raw_server.run(handler) as url, asyncio.timeout(SECONDS):
         pool = open_pool()
         steps = 0
         outcome: object = None
