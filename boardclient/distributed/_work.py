@@ -229,7 +229,9 @@ async def run_batch(
     async with _task(job, session, options) as task:
         part, new = await _store(task, key, drafts)
         if part.state == "done" and part.failed:  # a service may have done what it refused
-            await _settle(task, condition=sa.true())
+            settled = await _settle(task, condition=sa.true())
+            if settled is not None and settled.audit_error is not None:
+                raise settled.audit_error
             part, _ = await _store(task, key, drafts)
         found = None
         if part.state != "done" or part.failed:
@@ -263,8 +265,8 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, WorkOptions()) as task:
         await _complete_abandoned(task)
-        is_settled = await _settle(task, condition=sa.true(), probe=probe)
-    if not is_settled:
+        settled = await _settle(task, condition=sa.true(), probe=probe)
+    if settled is None:
         raise _drained(task)
     problems = [result async for result in results_of(job, is_problem=True)]
     return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
@@ -413,19 +415,22 @@ async def _run_part(task: _Task, held: PartLease) -> tuple[BulkReport, list[Card
     return report, results
 
 
-async def _settle(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> bool | None:
-    """Run the closing part until nothing is kept back. Return None if there is nothing to do."""
-    is_complete: bool | None = False
-    while is_complete is False:
-        is_complete = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=condition)
-    return is_complete
+async def _settle(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> BulkReport | None:
+    """Run the closing part until nothing is kept back. Return the report of its last run, None if there is nothing to do."""
+    while True:
+        closed = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=condition)
+        if closed is None:
+            return None
+        is_complete, of_run = closed
+        if is_complete:
+            return of_run
 
 
-async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
+async def _close(task: _Task, held: PartLease, *, probe: bool) -> tuple[bool, BulkReport]:
     """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
     It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for another
-    run while there are rows in doubt. Return False if there are some.
+    run while there are rows in doubt. Return False if there are some, and the report of the run.
     """
     database, job = task.database, task.job
     states = await read_states(database, job.name)
@@ -454,8 +459,8 @@ async def _close(task: _Task, held: PartLease, *, probe: bool) -> bool:
     ledger.owners, ledger.others = owners, others
     settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
     options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
-    await _carry_out(task, held, ledger, is_open=bool(kept), **options)
-    return not kept and held.is_returned
+    of_run, _ = await _carry_out(task, held, ledger, is_open=bool(kept), **options)
+    return not kept and held.is_returned, of_run
 
 
 def _ledger(
@@ -504,7 +509,7 @@ async def _carry_out(
     listeners = [watch.on_progress] if task.options.on_progress is None else [watch.on_progress, task.options.on_progress]
     run = watch.run = BulkRun(task.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
     ledger.report, held.on_drain = (lambda: run.report), run.stop
-    async with run, watch:
+    async with watch, run:
         results = [result async for result in run]
         if watch.error is not None:
             raise watch.error
@@ -538,8 +543,8 @@ class _Watch:
         """Look whether the run waits, some times in the seconds that it may."""
         assert self.run is not None  # noqa: S101 -- entered with its run
         loop, progress = asyncio.get_running_loop(), self.run.progress
-        is_waiting = progress.waiting_for in {"outage", "retry-after"}
-        self._since = (self._since or loop.time()) if is_waiting and progress.phase == "creating" else None
+        is_waiting = progress.waiting_for in {"outage", "retry-after"} and progress.phase != "waiting"
+        self._since = (self._since or loop.time()) if is_waiting else None
         if self._since is not None:
             rest = patience - (loop.time() - self._since)
             ends_at = progress.wait_ends_at

@@ -20,7 +20,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from waiting import SECONDS, until
 
-from boardclient import AsyncSession, BadRequestError, BoardList, BulkReport, Card, CardDraft, JournalError, Pace
+from boardclient import (
+    AsyncSession,
+    BadRequestError,
+    BoardList,
+    BulkReport,
+    Card,
+    CardDraft,
+    JournalError,
+    Pace,
+    RateLimitError,
+)
 from boardclient._database import Database
 from boardclient.distributed import (
     Job,
@@ -629,6 +639,42 @@ async def test_a_row_that_was_refused_and_created_is_not_sent_again(world: World
     again = await world.deliver(job, "a", rows)
     assert (again.created, again.already, again.failed) == (1, 2, 0)
     assert set((await world.names()).values()) == {1}
+
+
+async def test_a_row_that_was_refused_is_not_sent_again_while_the_board_can_not_be_read(world: World) -> None:
+    """The call raises why not. Once the board can be read, the next one looks for its card."""
+    job, rows = await world.open(), world.drafts(2)
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    world.service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "boards.cards")
+    with pytest.raises(RateLimitError, match="it asks to wait 3600 s"):
+        await world.deliver(job, "a", rows)
+    assert world.sent == 2
+    world.service.faults.clear()
+    world.session = world.session.with_options(limiter=Pace())  # the shared one still waits
+    assert counts(await world.deliver(job, "a", rows)) == (0, 2, 0, 0)
+    assert world.sent == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"), [(faults.status(503), None), (faults.status(429, headers={"Retry-After": "60"}), 60)]
+)
+@pytest.mark.parametrize("operation", ["boards.cards", "boards.lists"])
+async def test_a_board_that_can_not_be_read_for_too_long_gives_the_part_back(
+    world: World, fault: faults.Fault, seconds: int | None, operation: str
+) -> None:
+    """Patience counts for reads as well. Failed rows are not sent before the board was read."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.status(400), "cards.create", call=2)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    world.service.faults.add(fault, operation)
+    with pytest.raises(BoardClientError, match="the part is given back") as caught:
+        await world.deliver(job, "a", rows, patience=0.1, lease=300.0)
+    assert seconds is None or seconds - 20 < seconds_until(caught.value) <= seconds
+    assert world.sent == 3
+    world.service.faults.clear()
+    world.session = world.session.with_options(limiter=Pace())  # the shared one still waits
+    assert counts(await world.deliver(job, "a", rows)) == (1, 2, 0, 0)
 
 
 @pytest.mark.parametrize("options", [{"ledger": None}, {"board_id": None}, {"unknown": "report"}, {"reference": None}])

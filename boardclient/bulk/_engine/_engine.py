@@ -151,7 +151,9 @@ class Engine:
             due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]
             held_seconds = min(due) - self._loop.time() if due else None
         in_doubt = len(self._places.doubted) + len(self._places.open)
-        if waiting_for is None and in_doubt and self._tally.phase != "creating":
+        if self._board.held_until is not None:
+            waiting_for, held_seconds = "retry-after", self._board.held_until - self._loop.time()
+        elif waiting_for is None and in_doubt and self._tally.phase != "creating":
             waiting_for = "settling"
         elif waiting_for is None and held_seconds is not None:
             waiting_for = "retry-after"

@@ -185,6 +185,8 @@ class RunBoard:
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
         self.probes = IdSet()
         """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
+        self.held_until: float | None = None
+        """When, on the loop's clock, the pause ends that the service has asked for, or None."""
         self._pipeline = pipeline
         self._hold = hold
         self._ledger = ledger
@@ -316,7 +318,12 @@ class RunBoard:
                 return value
             finally:
                 self._hold.release()
-            await asyncio.sleep(pause)
+            if pause:
+                self.held_until = clock() + pause
+            try:
+                await asyncio.sleep(pause)
+            finally:
+                self.held_until = None
 
     async def _read_once(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
         return await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
