@@ -89,7 +89,7 @@ class PartLease:
     before: tuple[int, int, float] = (0, 0, 0.0)
     """The requests, the refusals and the seconds of earlier runs."""
     logged: Sequence[int] = ()
-    """The rows that were logged when the part was taken, until a run gets them."""
+    """The rows that were logged when the part was taken, until a run of them has ended."""
     is_draining: bool = False
     is_returned: bool = False
     """Whether the part is no longer this worker's, at its own wish."""
@@ -368,7 +368,6 @@ class PartLedger(DurableLedger):
         """Those rows that were logged before, and not taken yet."""
         self._states.update(dict.fromkeys(lease.logged, LOGGED))
         self._number = 1 if lease.logged else 0
-        lease.logged = ()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -470,6 +469,7 @@ class PartLedger(DurableLedger):
         """
         if self._writer is not None:
             await asyncio.wait({self._writer})
+        self._lease.logged = ()
         self._pending.update(dict.fromkeys(self._logged, ("waiting", "")))
         if self._pending or self._probed or self._failure is not None:
             await self._write()

@@ -87,6 +87,8 @@ class WorkOptions:
             raise ValueError("lease must be more than 0 seconds, and finite")
         if self.patience is not None and not 0 <= check_seconds(self.patience, "patience") < math.inf:
             raise ValueError("patience must be a number of seconds, at least 0, or None")
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise TypeError("on_progress must be callable")
 
 
 _OF_ONE: Final = WorkOptions(lease=10.0)

@@ -381,6 +381,14 @@ async def test_a_patience_that_is_no_number_of_seconds_is_refused(world: World, 
         await world.deliver(await world.open(), "a", world.drafts(1), patience=patience)
 
 
+async def test_a_listener_that_can_not_be_called_is_refused(world: World) -> None:
+    """Before anything is stored, so that no row is in doubt."""
+    job, rows = await world.open(), world.drafts(3)
+    with pytest.raises(TypeError, match="on_progress must be callable"):
+        await world.deliver(job, "a", rows, on_progress=5)
+    assert counts(await world.deliver(job, "a", rows)) == (3, 0, 0, 0)
+
+
 async def test_a_batch_of_one_row_costs_six_statements_and_one_request(world: World) -> None:
     """Once its job is open, and its list known. Their beginnings are counted, their ends are not."""
     job = await world.open()
