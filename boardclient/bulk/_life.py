@@ -160,37 +160,26 @@ class Extent(NamedTuple):
 class Row:
     """A draft in a run, which owns it.
 
-    Rarely changed fields are class-level defaults, which saves time and memory: one row is made per card.
+    Rarely changed fields are class-level defaults, which saves time and memory: one row is made per card. The others are set by
+    `__init__`, as in `CallContext`.
     """
 
-    state: State = "new"
-    """Where it is in its life."""
-    action: RowAction = "send"
-    """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
-    detail: str | None = None
-    """The card's id if an earlier run has created it, the reason if it is in doubt or was refused."""
     is_final = False
     """Whether an earlier run saw it refused, and this one only looks for its card."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None
     """Why the row is in doubt, or why it was refused. None otherwise."""
-    marker: str | None = None
-    """The marker in its card's description, once it was made."""
     doubted_at: float = 0.0
     """When its last request failed in this run, on the loop's clock."""
     first_seq: int | None = None
     """The number that the ledger gave it first, if `seq` is a later one. Its secret marker stays that of this number."""
-    is_probe = False
-    """Whether it is a probe of the run, and no row of the input."""
     probes = 0
     """How many probes were sent for it since it was last sent."""
     named: str | None = None
     """The card that a response named, though it was known already: a service may give identifiers again."""
     absent_from: Extent | None = None
     """The size of a listing that lacked its card, since it was last sent."""
-    sent_as = 0
-    """The number of its last request among those of the run."""
     sends = 0
     """How often this run has sent it without learning what became of it."""
     is_unproven = False
@@ -209,6 +198,18 @@ class Row:
         self.draft = draft
         self.seq = index
         """The number of the row in the ledger."""
+        self.state: State = "new"
+        """Where it is in its life."""
+        self.action: RowAction = "send"
+        """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
+        self.detail: str | None = None
+        """The card's id if an earlier run has created it, the reason if it is in doubt or was refused."""
+        self.marker: str | None = None
+        """The marker in its card's description, once it was made."""
+        self.is_probe = False
+        """Whether it is a probe of the run, and no row of the input."""
+        self.sent_as = 0
+        """The number of its last request among those of the run."""
 
     @property
     def key(self) -> RowKey:
