@@ -80,11 +80,12 @@ class ResponseOrder:
         self.has_proof = False
         """Whether the service has shown the name of a row as it got it."""
         self._markers = markers
-        self._kept: dict[UsedConnection, _Kept] = {}
+        self.kept: dict[UsedConnection, _Kept] = {}
+        """The responses that are not proven, for each connection. There are none, nearly always."""
 
     def judge(self, row: Row, card: Card, connection: UsedConnection) -> Verdict:
         """Return what the response to a row is, by what it shows of its card."""
-        kept = self._kept.get(connection)
+        kept = self.kept.get(connection)
         if kept is None and card.name == row.draft.name and not connection.has_surplus:  # as nearly always
             self.has_proof = True
             return "proven"
@@ -114,49 +115,49 @@ class ResponseOrder:
 
     def add(self, response: Unproven, connection: UsedConnection) -> None:
         """Keep a response that is not proven."""
-        self._kept.setdefault(connection, _Kept()).responses.append(response)
+        self.kept.setdefault(connection, _Kept()).responses.append(response)
         if response.card is not None:
             self.card_ids.add(response.card.id)
 
     def needs_proof(self, connection: UsedConnection) -> bool:
         """Return True each time so many responses of a connection are kept that it is asked for a proof."""
-        kept = self._kept.get(connection)
+        kept = self.kept.get(connection)
         return kept is not None and len(kept.responses) % _MOST_OPEN == 0
 
     def has_at_stake(self, connection: UsedConnection) -> bool:
         """Return True if a row has a card or failed if the responses of a connection are believed."""
-        kept = self._kept.get(connection)
+        kept = self.kept.get(connection)
         return kept is not None and any(response.card is not None or response.row.is_unproven for response in kept.responses)
 
     def is_out_of_step(self, connection: UsedConnection) -> bool:
         """Return True if a connection is distrusted."""
-        kept = self._kept.get(connection)
+        kept = self.kept.get(connection)
         return kept is not None and kept.is_out_of_step
 
     def ended(self, connection: UsedConnection) -> list[UsedConnection]:
         """Return a connection if it gets no more requests, and all such connections if responses of too many are kept."""
-        some = self._kept if len(self._kept) > _MOST_CONNECTIONS else [connection]
+        some = self.kept if len(self.kept) > _MOST_CONNECTIONS else [connection]
         return [one for one in some if one.is_closed or one.has_surplus or self.is_out_of_step(one)]
 
     def prove(self, connection: UsedConnection, number: int) -> Iterator[Unproven]:
         """Yield the responses that came before one that is proven. They are believed."""
-        if (kept := self._kept.get(connection)) is not None:
+        if (kept := self.kept.get(connection)) is not None:
             before = [response for response in kept.responses if response.number < number]
             kept.responses = [response for response in kept.responses if response.number >= number]
             if not (kept.responses or kept.is_out_of_step):
-                del self._kept[connection]
+                del self.kept[connection]
             yield from map(self._released, before)
 
     def distrust(self, connection: UsedConnection) -> Iterator[Unproven]:
         """Yield the responses since the last one that is proven. No later one of the connection is believed."""
-        kept = self._kept.setdefault(connection, _Kept())
+        kept = self.kept.setdefault(connection, _Kept())
         responses, kept.responses, kept.is_out_of_step = kept.responses, [], True
         yield from map(self._released, responses)
 
     @property
     def connections(self) -> list[UsedConnection]:
         """The connections of responses that wait for a proof."""
-        return [connection for connection, kept in self._kept.items() if any(response.matters for response in kept.responses)]
+        return [connection for connection, kept in self.kept.items() if any(response.matters for response in kept.responses)]
 
     def _released(self, response: Unproven) -> Unproven:
         if response.card is not None:
@@ -209,7 +210,8 @@ class Responses:
                 self._record_acceptance(row)  # whichever request was accepted
             self._keep(Unproven(options.response_number, row, card), connection)
         else:
-            self._believe(self.order.prove(connection, options.response_number))
+            if self.order.kept:
+                self._believe(self.order.prove(connection, options.response_number))
             self._confirm(row, card)
 
     def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:

@@ -44,7 +44,6 @@ class Probes:
         """What the responses showed of the cards."""
         self._listed: dict[str, Card] = {}
         """What the listings of this run showed first of the cards that it has sent."""
-        ledger.older.append(board.probes)
 
     async def load(self) -> None:
         """Find out which probes earlier runs have left. They are deleted by this one, even if it sends none."""
@@ -80,6 +79,8 @@ class Probes:
 
     def _add(self, card_id: str, probe: Row) -> None:
         self.there[card_id] = probe
+        if not self._board.probes:  # the ledger looks there for each card of the run, and most runs have no probes
+            self._ledger.older.append(self._board.probes)
         self._board.probes.add(card_id)
 
     def recognise(self, listing: Listing) -> None:
