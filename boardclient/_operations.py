@@ -155,11 +155,12 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
 
     A field that the response has, as null or in another form, stays as it is.
     """
+    # Not by `in`, which asks first whether the text is a number, at a fiftieth of the cost of a call.
     body, sent = response.body, request.fields
     card = _wire.created_card(body)
-    if card.list_id is None and (b'"idList"' not in body or "idList" not in _fields_of(body)):
+    if card.list_id is None and (body.find(b'"idList"') < 0 or "idList" not in _fields_of(body)):
         _set_list_id(card, sent["idList"])
-    if "due" in sent and card.due is None and (b'"due"' not in body or "due" not in _fields_of(body)):
+    if "due" in sent and card.due is None and (body.find(b'"due"') < 0 or "due" not in _fields_of(body)):
         _set_due(card, aware_datetime(cast("str", sent["due"])))
     return card
 
