@@ -236,7 +236,8 @@ def check_identifier(value: object, name: str, /) -> str:
         InvalidIdentifierError: it is empty, `.` or `..`, or holds a control character, `/`, a backslash, a lone surrogate or
             U+FFFD.
     """
-    if type(value) is str and value.isalnum():  # most identifiers: nothing that is refused is alphanumeric
+    # Most are alphanumeric, and nothing that is refused is. Bytes tell so in two thirds of the time.
+    if type(value) is str and value.isascii() and value.encode().isalnum():
         return value
     if isinstance(value, str) and _LONE_SURROGATE.search(value):
         raise InvalidIdentifierError(f"{name} holds a lone surrogate, which can't be sent")

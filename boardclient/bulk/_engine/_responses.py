@@ -192,7 +192,7 @@ class Responses:
             self._tally.requests += 1
         verdict: Verdict = "proven" if connection is None else self.order.judge(row, card, connection)
         why = None
-        if not (card.id.isalnum() or _is_usable(card.id)):
+        if not (card.id.encode().isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
         elif self._is_another_s(row, card.id, is_proven=verdict == "proven"):
             row.named, why = card.id, "the response names a card which is another row's or an older one"
