@@ -13,12 +13,34 @@ if TYPE_CHECKING:
     from conftest import Server
 
 
+_BROKER = """
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from kombu.transport.filesystem import Channel
+from kombu.utils.json import dumps
+
+
+def put(self, queue, payload, **options):  # kombu's own lets others read the file before it is written
+    message = Path(self.control_folder, f"{time.monotonic_ns()}_{uuid4()}")
+    message.write_text(dumps(payload))
+    message.rename(Path(self.data_folder_out, f"{message.name}.{queue}.msg"))
+
+
+Channel._put = put
+app.conf.update(broker_url="filesystem://", broker_transport_options=OPTIONS)
+"""
+
+
 def _celery(recipe: Recipe) -> list[str]:
     """Write the recipe with a broker in its folder, and return the line of a worker."""
-    # Kombu's `filesystem` reads files that are not written yet, and loses their tasks. SQLite's connections survive no fork.
-    options = "{'connect_args': {'timeout': 300}, 'poolclass': sqlalchemy.NullPool}"
-    broker = f"broker_url='sqla+sqlite:///{recipe.folder / 'queue'}', broker_transport_options={options}"
-    recipe.write(f"\nimport sqlalchemy\n\napp.conf.update({broker})\n")
+    queue, control = recipe.folder / "queue", recipe.folder / "control"
+    queue.mkdir()
+    control.mkdir()
+    control.joinpath("celery.exchange").write_text('[["celery", "", "celery"]]')  # two that make it at once read half of it
+    options = {"data_folder_in": str(queue), "data_folder_out": str(queue), "control_folder": str(control)}
+    recipe.write(_BROKER.replace("OPTIONS", str(options)))
     return [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency=2", "--without-gossip", "--without-mingle"]
 
 
