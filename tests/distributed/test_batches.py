@@ -664,6 +664,27 @@ async def test_a_row_that_was_refused_is_not_sent_again_while_the_board_can_not_
     assert world.sent == 2
 
 
+async def test_a_refused_row_of_a_part_is_looked_for_before_it_is_sent_again(world: World) -> None:
+    """Where the board could not be read at the end, the next run reads it, and the one after that sends what has no card."""
+
+    async def run() -> tuple[int, int, int]:
+        session = world.session.with_options(limiter=Pace())
+        job = await plan(world.drafts(20), world.board_id, world.ledger, settle=0.1)
+        for part in job.parts:
+            await import_part(job, part, session=session)
+        found = await report(job)
+        return found.created + found.already, found.failed, world.sent
+
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=3)
+    world.service.faults.add(faults.status(400), "cards.create", call=5)
+    world.service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "boards.cards", call=range(2, 100))
+    assert await run() == (18, 2, 20)
+    world.service.faults.clear()
+    assert await run() == (19, 1, 20)
+    assert await run() == (20, 0, 21)
+    assert set((await world.names()).values()) == {1}
+
+
 @pytest.mark.parametrize(
     ("fault", "seconds"), [(faults.status(503), None), (faults.status(429, headers={"Retry-After": "60"}), 60)]
 )
