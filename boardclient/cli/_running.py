@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import NoReturn
 
 import attrs
 import click
@@ -220,6 +221,26 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
     run(in_session, writes=writes, stopping=stopping)
+
+
+@contextmanager
+def signals_as_exits() -> Iterator[None]:
+    """Let a signal end the command with its exit code in a block that has no loop and sends nothing. An ignored one stays so.
+
+    Raises:
+        click.exceptions.Exit: a signal came.
+    """
+
+    def end(number: int, frame: object) -> NoReturn:
+        note(f"boardclient: ended by {signal.Signals(number).name}; nothing was sent")
+        raise click.exceptions.Exit(128 + number)
+
+    with ExitStack() as handlers:
+        for number in _SIGNALS:
+            if (before := signal.getsignal(number)) is not signal.SIG_IGN:
+                handlers.callback(signal.signal, number, before)
+                signal.signal(number, end)
+        yield
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import io
+import json
 import signal
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -25,6 +28,39 @@ def test_a_signal_ends_a_call(
     assert result.code == code
     assert f"ended by {number.name}; the request in flight may or may not have been carried out" in result.err
     assert signal.getsignal(number) == before
+
+
+class _Signals(io.BytesIO):
+    """Rows on a pipe, before which a signal comes."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(b"name\nA\n")
+        self._number = number
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size:  # click asks with 0 whether these are bytes
+            signal.raise_signal(self._number)
+        return super().read(size)
+
+
+@pytest.mark.parametrize(("number", "code"), _BOTH)
+def test_a_signal_while_the_rows_are_read_is_an_exit_code(cli, board, monkeypatch, number: signal.Signals, code: int) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(_Signals(number)))
+    result = cli("import", "-", "--board", board.board, "--list", board.todo, "--json")
+    assert (result.code, result.err) == (code, f"boardclient: ended by {number.name}; nothing was sent\n")
+    assert json.loads(result.out)["created"] == 0
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_ignored_lets_the_rows_be_read(cli, board, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(_Signals(signal.SIGINT)))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert cli("import", "-", "--board", board.board, "--list", board.todo, "--preview").code == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardService, signals_on: Callable) -> None:

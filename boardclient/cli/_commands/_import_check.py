@@ -26,7 +26,7 @@ from boardclient.cli._file import _rows
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
-from boardclient.cli._running import Client
+from boardclient.cli._running import Client, signals_as_exits
 
 _SAMPLE = 5
 """How many rows a preview shows."""
@@ -41,8 +41,9 @@ def copied(name: str) -> Iterator[BinaryIO]:
         with _temporary_files():
             copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 -- it is closed below
             opened.callback(_discard, copy)
-            for part in _parts_of(name):
-                copy.write(part)
+            with signals_as_exits():  # standard input may take its time
+                for part in _parts_of(name):
+                    copy.write(part)
             copy.flush()
         yield copy
 
