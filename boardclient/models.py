@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-import math
 import re
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from numbers import Real
@@ -259,8 +259,8 @@ def check_pos(value: object, name: str, /) -> str | float:
         return check_text(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a string or a number, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, not {value}")
+    if not abs(value) <= sys.float_info.max:  # NaN is not either
+        raise ValueError(f"{name} must be a finite number")
     return value
 
 

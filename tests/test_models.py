@@ -281,6 +281,8 @@ def test_a_draft_holds_what_it_is_given() -> None:
         ({"pos": True}, TypeError),
         ({"pos": b"top"}, TypeError),
         ({"pos": float("nan")}, ValueError),
+        ({"pos": float("-inf")}, ValueError),
+        ({"pos": 10**400}, ValueError),
         ({"reference": 5}, TypeError),
     ],
 )

@@ -71,6 +71,7 @@ IDENTIFIED = [(operation, values) for operation, identifier, values, _, _ in ENC
         (ops.CREATE_BOARD, None, {"name": "a", "default_lists": None, "organization_id": ""}, ValueError, "organization_id"),
         (ops.ADD_LIST, None, {"name": "a", "board_id": None, "pos": None}, TypeError, "board_id"),
         (ops.ADD_LIST, None, {"name": "a", "board_id": "b", "pos": [3]}, TypeError, "pos"),
+        (ops.ADD_LIST, None, {"name": "a", "board_id": "b", "pos": 10**400}, ValueError, "pos"),
         (ops.MOVE_CARD, "c", {"list_id": ".."}, ValueError, "list_id"),
         (ops.ADD_LABEL, "c", {"label_id": ""}, ValueError, "label_id"),
         (ops.ARCHIVE_LIST, "l", {"closed": None}, TypeError, "closed"),

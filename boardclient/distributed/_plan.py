@@ -210,6 +210,8 @@ def _name(board_id: str, account: str | None) -> str:
 
 def _job(ledger: str | os.PathLike[str], board_id: str, account: str | None, name: str | None = None) -> Job:
     check_identifier(board_id, "board_id")
+    if account is not None:
+        check_text(account, "account")
     return Job(ledger=ledger, name=_name(board_id, account) if name is None else name, board_id=board_id, account=account)
 
 

@@ -152,8 +152,10 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
     """Open a ledger, and find jobs in it, or all."""
     wanted = [] if name is None else [name]
     if is_known := not isinstance(ledger, str | os.PathLike):
-        first, *others = [ledger] if isinstance(ledger, Job) else ledger
-        ledger, wanted = first.ledger, [job.name for job in (first, *others)]
+        given = [ledger] if isinstance(ledger, Job) else [*ledger]
+        if not given:
+            raise ValueError("no job was given")
+        ledger, wanted = given[0].ledger, [job.name for job in given]
     place = checked_location(ledger)
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")

@@ -109,6 +109,13 @@ async def test_a_batch_that_is_delivered_again_creates_nothing(world: World) -> 
     assert {part.key: part.done for part in await status(job)} == {"-1": 0, "a": 10, "b": 5, "none": 0}
 
 
+async def test_rows_are_equal_whatever_form_their_positions_have(world: World) -> None:
+    """As Python compares numbers: an engine may pass them through another type."""
+    job, (row,) = await world.open(), world.drafts(1)
+    found = [await world.deliver(job, "a", [attrs.evolve(row, pos=pos)]) for pos in (0, 0.0, -0.0)]
+    assert [*map(counts, found)] == [(1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0)]
+
+
 async def test_a_key_with_other_rows_is_refused_with_the_first_difference(world: World) -> None:
     """Nothing is sent then."""
     job, rows = await world.open(), world.drafts(5)

@@ -117,11 +117,12 @@ async def test_rows_without_a_length_can_not_be_split_into_so_many_parts(world: 
         await plan(iter(world.drafts(5)), world.board_id, tmp_path / "ledger", parts=2)
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", 7])
-async def test_names_that_a_database_can_not_store_are_refused(name: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["name", "account"])
+@pytest.mark.parametrize("text", ["", "a\0b", "\ud800", 7])
+async def test_names_that_a_database_can_not_store_are_refused(option: str, text: Any, tmp_path: Path) -> None:
     """The error says so before anything is opened."""
-    with pytest.raises((TypeError, ValueError), match="name must"):
-        await plan([], "b1", tmp_path / "ledger", name=name)
+    with pytest.raises((TypeError, ValueError), match=f"{option} must"):
+        await plan([], "b1", tmp_path / "ledger", **{option: text})
     assert not (tmp_path / "ledger").exists()
 
 

@@ -215,6 +215,8 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         assert "secret" not in str(caught.value)
     with pytest.raises(JournalError, match="there is no ledger"):
         await status(tmp_path / "none")
+    with pytest.raises(ValueError, match="no job was given"):
+        await status([])
     async with BoardService() as other, other.session() as session:
         await board.run(job)
         again = await board.plan(drafts, name="x")
