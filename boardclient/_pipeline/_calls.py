@@ -116,8 +116,9 @@ class CallContext(Progress):
         """The call as instruments see it, None if nothing follows it."""
         self.may_continue: bool = True
         """Whether the call may continue. False after an interruption and once the session is closed."""
-        self.http_version = self.connection = None
-        self.response_number = 0
+        self.http_version: tuple[int, int] | None = None
+        self.connection: UsedConnection | None = None
+        self.response_number: int = 0
         self._began = began
         self._cancelling = task.cancelling()
 
