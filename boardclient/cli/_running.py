@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import click
@@ -120,7 +120,7 @@ class Client:
             return
         if not sys.stdin.isatty():
             raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
-        with suppress(click.Abort), signals_by_default():  # Abort: the input has ended
+        with suppress(click.Abort), handled_by(signal.SIG_DFL):  # Abort: the input has ended
             if click.confirm(question, err=True):
                 return
         raise UsageError("nothing was changed")
@@ -223,32 +223,22 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
     run(in_session, writes=writes, stopping=stopping)
 
 
-@contextmanager
-def signals_as_exits() -> Iterator[None]:
-    """Let a signal end the command with its exit code in a block that has no loop and sends nothing. An ignored one stays so.
+def end_by_signal(number: int, frame: object) -> NoReturn:
+    """End the command with the exit code of a signal, where nothing was sent.
 
     Raises:
-        click.exceptions.Exit: a signal came.
+        click.exceptions.Exit: always.
     """
-
-    def end(number: int, frame: object) -> NoReturn:
-        note(f"boardclient: ended by {signal.Signals(number).name}; nothing was sent")
-        raise click.exceptions.Exit(128 + number)
-
-    with ExitStack() as handlers:
-        for number in _SIGNALS:
-            if (before := signal.getsignal(number)) is not signal.SIG_IGN:
-                handlers.callback(signal.signal, number, before)
-                signal.signal(number, end)
-        yield
+    note(f"boardclient: ended by {signal.Signals(number).name}; nothing was sent")
+    raise click.exceptions.Exit(128 + number)
 
 
 @contextmanager
-def signals_by_default(signals: Iterable[int] = _SIGNALS) -> Iterator[None]:
-    """Let signals have their usual effect in a block during which the loop, which handles them otherwise, stands still."""
-    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in signals]
+def handled_by(handler: Any, signals: Iterable[int] = _SIGNALS) -> Iterator[None]:
+    """Give signals a handler in a block during which no event loop handles them: it has not begun, or stands still."""
+    handlers = [(number, signal.signal(number, handler)) for number in signals]
     try:
         yield
     finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
+        for number, before in handlers:
+            signal.signal(number, before)

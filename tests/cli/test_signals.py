@@ -53,16 +53,6 @@ def test_a_signal_while_the_rows_are_read_is_an_exit_code(cli, board, monkeypatc
     assert signal.getsignal(number) == before
 
 
-def test_a_signal_that_is_ignored_lets_the_rows_be_read(cli, board, monkeypatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(_Signals(signal.SIGINT)))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert cli("import", "-", "--board", board.board, "--list", board.todo, "--preview").code == 0
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardService, signals_on: Callable) -> None:
     board_service.faults.add(board_service.faults.hang(), "members.me")
     signals_on("members.me", 1, signal.SIGINT)

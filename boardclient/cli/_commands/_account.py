@@ -80,11 +80,11 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
 
 def _read_token() -> str:
     """Read a token from standard input, in UTF-8 or, as PowerShell writes files, in UTF-16."""
-    from boardclient.cli._running import signals_by_default
+    from boardclient.cli._running import handled_by
 
     if sys.stdin.isatty():
         note("Paste the access token, and press Enter.")
-    with signals_by_default():
+    with handled_by(signal.SIG_DFL):
         line = sys.stdin.buffer.readline()
     # What follows the line feed in UTF-16 is not read.
     encoding = "utf-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
@@ -165,7 +165,7 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
         command: A program and its arguments.
     """
     from boardclient._profiles import VARIABLES
-    from boardclient.cli._running import signals_by_default
+    from boardclient.cli._running import handled_by
 
     found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
     environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
@@ -175,7 +175,7 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
 
         raise click.exceptions.Exit(subprocess.call(command, env=environment))  # noqa: ASYNC221, S603 -- the user's own
     try:
-        with signals_by_default(ignored):  # what Python ignores would stay so in the program
+        with handled_by(signal.SIG_DFL, ignored):  # what Python ignores would stay so in the program
             os.execvpe(command[0], command, environment)  # noqa: S606 -- no shell is wanted
     except OSError as error:
         note(f"boardclient: error: can't run {command[0]}: {error.strerror}")

@@ -26,7 +26,7 @@ from boardclient.cli._file import _rows
 from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
-from boardclient.cli._running import Client, signals_as_exits
+from boardclient.cli._running import Client, end_by_signal, handled_by
 
 _SAMPLE = 5
 """How many rows a preview shows."""
@@ -41,9 +41,8 @@ def copied(name: str) -> Iterator[BinaryIO]:
         with _temporary_files():
             copy = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 -- it is closed below
             opened.callback(_discard, copy)
-            with signals_as_exits():  # standard input may take its time
-                for part in _parts_of(name):
-                    copy.write(part)
+            with handled_by(end_by_signal):  # standard input may take its time
+                copy.writelines(_parts_of(name))
             copy.flush()
         yield copy
 
@@ -98,6 +97,8 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
+    is_resumable = options.journal is not None or options.engine is not None
+    client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
     layout = recognise(file, _layout_of(options))
     if layout.difference:
         note(f"the file is read as {layout.difference}")
@@ -194,8 +195,7 @@ class _Checked:
             elif action == "send" and len(self.sample) < _SAMPLE:
                 self.sample.append(row)
         if problems:
-            mistakes = plural(len(problems), "mistake")
-            raise UsageError(f"the file has {mistakes}; nothing was sent", problem_lines(problems))
+            raise UsageError(f"the file has {plural(len(problems), 'mistake')}; nothing was sent", problem_lines(problems))
 
     def check_existing(self, options: ImportOptions) -> None:
         """Refuse rows that equal cards which were there before, unless they can be left out.
@@ -206,13 +206,13 @@ class _Checked:
         if not self.existing:
             return
         if options.existing == "refuse":
+            equal = [
+                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})" for row, card in self.existing[:LINES]
+            ]
             raise UsageError(
                 f"{plural(len(self.existing), 'row')} of {self.plan.actions.total():,} equal cards that are on the board already;"
                 " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
-                [
-                    f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
-                    for row, card in self.existing[:LINES]
-                ],
+                equal,
             )
         if unclear := self.plan.unclear:
             raise UsageError(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from boardclient.cli._app import Command, Group, parameters_of
 from boardclient.cli._commands._import_options import ImportOptions
-
-if TYPE_CHECKING:
-    from boardclient.cli._running import Client
 
 commands = Group("import")
 
@@ -85,16 +82,10 @@ def import_(**given: Any) -> None:
     from boardclient.cli._running import run_with_session
 
     chosen = ImportOptions(**given)
-
-    async def work(client: Client) -> None:
-        is_resumable = chosen.journal is not None or chosen.engine is not None
-        client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
-        await import_file(client, file, chosen)
-
     try:
         chosen.check()
         with copied(chosen.file) as file:
-            run_with_session(work, board=chosen.board)
+            run_with_session(lambda client: import_file(client, file, chosen), board=chosen.board)
     except BaseException:
         show_nothing_sent(chosen)
         raise
