@@ -61,6 +61,7 @@ class _Step:
     is_ending: bool = False
     """Whether all was done but the end of the transaction."""
     is_done: bool = False
+    """Whether the transaction is committed."""
 
     def take(self, connection: sa.Connection) -> None:
         """Do the work in a transaction."""

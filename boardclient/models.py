@@ -259,7 +259,7 @@ def check_pos(value: object, name: str, /) -> str | float:
         return check_text(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a string or a number, not {type(value).__name__}")
-    if not abs(value) <= sys.float_info.max:  # NaN is not either
+    if not abs(value) <= sys.float_info.max:  # NaN is refused too: each comparison with it is false
         raise ValueError(f"{name} must be a finite number")
     return value
 

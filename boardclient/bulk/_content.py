@@ -206,7 +206,7 @@ def digest(draft: CardDraft) -> bytes:
 def _part(value: str | float | None) -> str:
     if isinstance(value, str):
         return f"{len(value)}:{value}"
-    return "-" if value is None else f"#{float(value) + 0.0!r}"  # -0.0 equals 0.0, and + 0.0 makes it that
+    return "-" if value is None else f"#{float(value) + 0.0!r}"  # -0.0, which equals 0.0, becomes 0.0
 
 
 # --- markers, which are short codes in descriptions
