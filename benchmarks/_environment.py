@@ -11,6 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 _SOURCE = Path(__file__).parents[1]
 REQUIREMENTS = "\n".join(tomllib.loads(_SOURCE.joinpath("pyproject.toml").read_text("utf-8"))["dependency-groups"]["benchmarks"])
@@ -48,6 +49,16 @@ def python_of(options: argparse.Namespace) -> Iterator[str]:
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield _prepare(Path(folder) / "environment")
+
+
+@contextlib.contextmanager
+def bytecode() -> Iterator[None]:
+    """Let the processes write bytecode, as for an installed package, also if Python is told not to, as in many containers."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=folder),
+    ):
+        yield
 
 
 def versions(python: str) -> dict[str, str]:

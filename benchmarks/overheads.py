@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import json
 import logging
-import os
 import platform
 import statistics
 import subprocess
@@ -143,13 +142,11 @@ def _imports(python: str, rounds: int, with_rivals: bool) -> dict[str, dict[str,
     """Return the milliseconds of each import in a fresh process."""
     statements = [statement for statement, needs_rivals in _IMPORTS.items() if with_rivals or not needs_rivals]
     samples: dict[str, list[tuple[float, ...]]] = {statement: [] for statement in statements}
-    with tempfile.TemporaryDirectory() as folder:
-        # Bytecode is written, as for an installed package, also if Python is configured not to, as in many containers.
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+    with _environment.bytecode():
         for number in range(rounds + 1):
             for statement in statements:
                 command = [python, "-c", _MEASURE.format(statement=statement)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
                 if number:  # the first round fills the disk's cache and writes the bytecode
                     samples[statement].append(tuple(float(seconds) * 1e3 for seconds in done.stdout.split()))
     medians = {

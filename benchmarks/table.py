@@ -80,7 +80,6 @@ class Run:
 
     def measure(self, servers: dict[bool, Serving], columns: list[Column], until: float) -> None:
         """Run rounds until the time is up, at least one."""
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start would compile the package, and only the package
         for arguments in _STARTS.values():
             _start_ms(self._python, arguments)
         while not self.rounds or (time.monotonic() < until and self.rounds < self._options.rounds):
@@ -268,6 +267,7 @@ def main() -> int:
             "load before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
         run = Run(python, options)
+        stack.enter_context(_environment.bytecode())
         run.measure(servers, columns, until)
     figures = {
         _key(column): _figures(run.samples[_key(column)], _reading_baseline(run) if column.case.kind == "read" else _BASELINE)
