@@ -136,13 +136,13 @@ def _response(response: RawResponse, request: Request[Response]) -> Response:
     return response_of(response, request.line)
 
 
-def _strict(read: Callable[[bytes], T]) -> Read[T]:
-    """Make the reader of a response that holds the identifier of its object."""
+def _of_body(read: Callable[[bytes], T]) -> Read[T]:
+    """Make the reader of a response whose body has all that is read."""
     return lambda response, _: read(response.body)
 
 
-def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
-    """Make the reader of a response that may lack the identifier of its object."""
+def _of_changed(read: Callable[[str, bytes], T]) -> Read[T]:
+    """Make the reader of the response to a change, which gets the identifier of the call in case the body has none."""
     return lambda response, request: read(request.identifier, response.body)
 
 
@@ -222,7 +222,7 @@ CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
     "boards.create",
     "POST",
     "/1/boards",
-    _strict(_wire.created_board),
+    _of_body(_wire.created_board),
     _board_fields,
     documented=frozenset({"name", "defaultLists", "idOrganization"}),
 )
@@ -230,7 +230,7 @@ ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
     "lists.create",
     "POST",
     "/1/lists",
-    _strict(_wire.created_list),
+    _of_body(_wire.created_list),
     _list_fields,
     documented=frozenset({"name", "idBoard", "pos"}),
 )
@@ -251,24 +251,24 @@ def card_request(name: str, list_id: str, desc: str | None, due: datetime | None
 
 
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.cards),
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_wire.cards),
     slices=_wire.slices_of_cards, repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.slices_of_cards), repeatable=True
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_wire.slices_of_cards), repeatable=True
 )
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
-    "boards.lists", "GET", "/1/boards/{board_id}/lists", _strict(_wire.lists),
+    "boards.lists", "GET", "/1/boards/{board_id}/lists", _of_body(_wire.lists),
     slices=_wire.slices_of_lists, repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
-    "cards.get", "GET", "/1/cards/{card_id}", _strict(_wire.card), repeatable=True
+    "cards.get", "GET", "/1/cards/{card_id}", _of_body(_wire.card), repeatable=True
 )
 MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
     "cards.move",
     "PUT",
     "/1/cards/{card_id}",
-    _lenient(_wire.changed_card),
+    _of_changed(_wire.changed_card),
     _place_fields,
     repeatable=True,
     documented=frozenset({"idList"}),
@@ -287,7 +287,7 @@ ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
     "lists.archive",
     "PUT",
     "/1/lists/{list_id}",
-    _lenient(_wire.changed_list),
+    _of_changed(_wire.changed_list),
     _closed_fields,
     repeatable=True,
     documented=frozenset({"closed"}),
@@ -297,7 +297,7 @@ DELETE_CARD: Final[Operation[None]] = Operation(  # 4.10
     "cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True, needs_body=False
 )
 READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
-    "members.me", "GET", "/1/members/me", _strict(_wire.member), repeatable=True
+    "members.me", "GET", "/1/members/me", _of_body(_wire.member), repeatable=True
 )
 
 
