@@ -111,7 +111,7 @@ class CallContext(Progress):
         self.options = options
         """The options that differ from the session's."""
         self.is_recorded: bool = False
-        """Whether an attempt that succeeds is recorded too: something follows the call, or it did not just succeed at once."""
+        """Whether a success is recorded as an attempt too. It is not if nothing follows the call, and it succeeds at once."""
         self.activity: Activity | None = None
         """The call as instruments see it, None if nothing follows it."""
         self.may_continue: bool = True

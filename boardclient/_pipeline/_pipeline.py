@@ -97,7 +97,7 @@ class Pipeline:
                     self._earn()
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continue(request, context, outcome)
-            if context.interruption is not None:  # application code has swallowed its cancellation
+            if context.interruption is not None:  # application code has swallowed the cancellation: the outcome stands
                 context.end(self.exchange.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
@@ -119,6 +119,8 @@ class Pipeline:
 
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
         """Return the exception that a call ends with, without the frames that hold the signed request."""
+        # Three cases: an error of this package, one that application code has raised, which keeps the frames of that code, and
+        # any other exception, which becomes an error of this package.
         frames = None
         if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
             if context.stage == "idle":

@@ -1,4 +1,4 @@
-"""The connector of a session's own pool, its queue and its connections."""
+"""The connections of a session's own pool: which one a request gets, how long an idle one is kept, and who waits for one."""
 
 from __future__ import annotations
 

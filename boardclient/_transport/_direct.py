@@ -1,6 +1,6 @@
 """The transport that writes requests itself, over the connections of a pool of our own.
 
-It costs less than a third of `ClientSession.request`. Connecting, TLS and the pool are aiohttp's. The head is written here, with
+It costs less than half of `ClientSession.request`. Connecting, TLS and the pool are aiohttp's. The head is written here, with
 the headers that aiohttp would send, and `ResponseReader` reads.
 """
 
@@ -147,7 +147,7 @@ class DirectTransport:
                     outcome = RawResponse(reader.status, headers, reader.take())
                 else:
                     outcome = await read_whole(reader.status, headers, reader, self._limit, progress.needs_body)
-                # Else something remains to be read or written, or the peer closes the connection.
+                # It is kept if nothing remains to be read or written, and the peer does not close it.
                 if reader.is_complete and reader.can_be_kept and not transport.get_write_buffer_size():
                     connector.give_back(key, protocol)
                     protocol = None

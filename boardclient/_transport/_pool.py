@@ -1,4 +1,4 @@
-"""The connections of a session, and the choice of a transport for each request.
+"""Chooses the transport of each request, and opens and closes what both transports need.
 
 Requests out of the ordinary, and sessions with instruments, take `ClientSessionTransport`. docs/design/transport.md describes the
 design.

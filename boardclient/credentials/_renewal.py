@@ -1,5 +1,9 @@
 """One renewal, from the first look at the store to the new token (interface 5.7).
 
+The interface has no refresh tokens, so each new token takes a code from the application. A renewal looks at the store, takes the
+lease so that no other worker asks for a code too, asks for one, exchanges it, and publishes the token. It ends early if another
+worker publishes one meanwhile.
+
 `TokenState` is what this process knows of an account's token. Its methods are synchronous, and hold a lock, since event loops may
 run in several threads. `Renewal` does the waiting.
 """
@@ -77,16 +81,16 @@ class TokenState:
         self._lock = threading.RLock()
 
     def adopt(self, stored: StoredToken, instead_of: TokenInUse | None, *, is_own: bool = False) -> bool:
-        """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
+        """Use a token of the store, unless the token in use is better. Return True if that is good then, and not `instead_of`.
 
-        A good token of a later generation stays. An earlier generation replaces a refused token, and with `is_own` the token
-        that a renewal of this process was to replace: then the store was restored, or lost its file.
+        `instead_of` is the token that the caller wants to replace. `is_own` says that a renewal of this process has published
+        the stored one.
         """
         with self._lock:
             in_use = self.in_use
             # Three cases: a good token of a later generation stays. A renewal of this process replaces the token that it was
-            # begun for, whatever the generations say: the store may have been restored from a copy. Otherwise what the store has
-            # is used if it differs.
+            # begun for, whatever the generations say: the store may have been restored from a copy, or have lost its file.
+            # Otherwise what the store has is used if it differs.
             is_old = in_use is not None and self.credentials is not None and stored.generation < in_use.stored.generation
             if is_own and in_use is instead_of:
                 is_old = False
@@ -216,6 +220,7 @@ class Renewal:
         self._holder = secrets.token_hex(8)
         self._may_hold_lease = False
         self._seen = state.in_use
+        """The token that is to be replaced, as this process knew it at the beginning."""
 
     async def run(self) -> CredentialError | None:
         """Obtain another token than before, or return why there is none.
@@ -291,7 +296,7 @@ class Renewal:
         return self._state.credentials is not None and self._state.in_use is not self._seen
 
     async def _try_to_find_another(self) -> bool:
-        """Look at the store as `_look_for_another` does, but take one that fails for one without a new token."""
+        """Look at the store as `_look_for_another` does. One that fails counts as one without another token."""
         with contextlib.suppress(CredentialError):
             return await self._look_for_another()
         return False
