@@ -1,6 +1,6 @@
 """`Pace`, which finds a service's limit by itself, and the protocols of limiters.
 
-`_controller` decides when attempts may start. This module makes them wait.
+`_search` finds the rate, and `_controller` decides by it when attempts may start. This module makes them wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the requests of a run wait for: outages, missing consent, refusals with 429, limiters and connections.
+"""How many requests a run sends at a time, and what they wait for: outages, consent, refusals with 429, limiters, connections.
 
-Each wait is bounded, but for consent.
+`Workers` says how many. A `Hold` stops all of them while nothing gets through. With its `Turn` each waits for the run's pace, a
+connection and the session's limiter. Each wait is bounded, but for consent.
 """
 
 from __future__ import annotations
@@ -310,6 +311,3 @@ def _most_queued(limiter: Limiter | None) -> int:
     if not isinstance(limiter, Pace):
         return 1
     return limiter.workers if limiter.rate is None else 1 + int(limiter.rate * _QUEUED_SECONDS)
-
-
-# --- what ends with a run

@@ -1,4 +1,4 @@
-"""A part of a ledger: the lease, which says who may send its rows and until when, and the ledger of the run that holds it.
+"""A part of a ledger: the lease of who may send its rows, the heartbeat that renews leases, and the ledger of the part's run.
 
 A run knows no other difference between a part and a journal.
 """

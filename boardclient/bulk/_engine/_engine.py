@@ -256,6 +256,8 @@ class Engine:
     async def _judge_doubts(self) -> bool:
         """Find out about rows in doubt, and send what helps to. Return False if there is nothing to find out."""
         places = self._places
+        # In this order: the board is read for the rows in doubt; the rows are sent that were kept back, whose cards make the next
+        # listing longer; what no listing can prove is given up, or probed; and the probes are deleted.
         if places.doubted or (places.open and self._reconciler.has_grown and not places.kept_back):
             await self._reconcile()
         elif places.kept_back:

@@ -1,4 +1,4 @@
-"""Where the rows of a run wait, and what happens to them.
+"""Where the rows of a run wait, and what happens to them; the options and the parts of an engine.
 
 What happens to a row is the table in `_life`: each event but "taken" goes through `Lives.happen`, which carries out the reaction.
 """
@@ -71,7 +71,7 @@ class Places:
         self.ready = deque[Row]()
         """Rows to be sent: those that were put off, the longest ago first, then the others."""
         self.kept_back: dict[str, Row] = {}
-        """The last row of each list, whose card makes the next listing longer."""
+        """The last row of each list, which is sent once the board was read: its card makes the next listing longer."""
         self.paused: dict[Row, asyncio.TimerHandle] = {}
         """Rows that are ready after a pause."""
         self.to_check: list[Row] = []

@@ -301,8 +301,8 @@ class Samples:
 class Evidence:
     """What the samples of a listing show about the lists to which they were sent.
 
-    Probes, too, show what comes later in a list and, with secret markers, whether descriptions keep them. They say nothing about
-    rows that are known by what they say.
+    A listed probe is a later card of its list, too, and shows with secret markers whether descriptions keep them. It says nothing
+    about equality, or the markers of a caller's function.
     """
 
     def __init__(self, samples: Samples, listing: Listing, markers: RowMarkers, probes: Iterable[tuple[str, Row]] = ()) -> None:

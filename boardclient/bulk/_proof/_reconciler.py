@@ -1,6 +1,8 @@
 """Decides for all rows in doubt together whether their cards exist (4.4).
 
-The rules are in docs/design/proof.md.
+A card is a row's if it shows the row's marker, or if it alone equals the row and no other. A row is absent if no card may be its,
+and a later, longer listing lacks it too, with a card that was sent to its list after it: a listing may be cut off. All else stays
+unknown. docs/design/proof.md has the rules.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Reconciler:
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
         self.unaccounted: dict[str, int] = {}
-        """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
+        """The cards that are not known to be a row's, and the number, from 1, of the reading that first listed each as it is."""
 
     def record_created(self, row: Row, card_id: str) -> None:
         """Record that the card of a row was created just now."""
@@ -140,8 +142,8 @@ class Reconciler:
     async def _read_listing(self, rows: Sequence[Row], refused: Sequence[Row]) -> Listing:
         """Read the cards, and note in which reading each was listed first.
 
-        `rows` are in doubt, as the unknown ones are: a card with a known identifier may be theirs by now. It is a refused row's
-        only if it shows its secret marker.
+        A card with a known identifier may by now be that of one of `rows`, which are in doubt, or of an unknown row. It can be
+        that of a refused one only if it shows its secret marker.
         """
         marked = refused if self.markers.are_secret else ()
         recycling, probes = self._recycling([*rows, *self._unknown, *marked]), self.probes.there
@@ -157,7 +159,8 @@ class Reconciler:
     def _recycling(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
         """Return a test for cards with known identifiers that may be these rows' by now.
 
-        A response named them, they show a row's secret marker, or show its other marker or its name and did not before.
+        A response to a row named such a card, or it shows the row's secret marker, or it shows the row's name or other marker,
+        and did not before.
         """
         probes = self.probes.unseen.keys()
         if not (rows or probes):
@@ -195,6 +198,8 @@ class Reconciler:
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
         self._possible.clear()
+        # Five cases. A card is the row's. None may be: the row is absent, or that is not proven yet. Some may be: older cards are
+        # not known, so they may be others'; a probe may show whose they are; or nothing can.
         for row in rows:
             equal = matches.unclear.get(row, ())
             possible = equal or suspects.of(self.markers.content(row), self._readings_before(row), row.draft.desc)
@@ -313,9 +318,9 @@ class Reconciler:
         return not missing.is_incomplete and self._is_whole(list_id, listing) and evidence.shows_as_sent(list_id)
 
     def _is_whole(self, list_id: str, listing: Listing) -> bool:
-        """Return False if a card that was not listed before the run may be older: that listing may have been cut off.
+        """Return True if the cards of a list from before the run are all known: a longer listing shows that none was cut off.
 
-        A longer one proves that it was not.
+        Otherwise a card that is new on the list may be an old one.
         """
         if list_id not in self._known_whole and listing.has_grown(self._board.extent_before(list_id)):
             self._known_whole.add(list_id)
