@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from boardclient._pipeline._calls import CallWithdrawn
-from boardclient._responses import is_throttling
-from boardclient.errors import BoardClientError, ConsentRequired, Effect
+from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 
 RowKey: TypeAlias = int | str
@@ -51,8 +49,6 @@ Life: TypeAlias = Mapping[tuple[State, Event], Step]
 
 MOST_SENDS: Final = 5
 """How often a row of unknown effect is sent at most."""
-MOST_REFUSALS: Final = 3
-"""How often a row is sent at most that is refused during outages."""
 
 _EVERY_LIFE: Final[Life] = {
     # from the input, by what the journal and the board say
@@ -215,14 +211,3 @@ class Row:
     def key(self) -> RowKey:
         """The draft's reference or, without one, the position of the row in the input."""
         return self.index if self.draft.reference is None else self.draft.reference
-
-
-def event_of(error: BoardClientError, sends: int, refusals: int) -> Event:
-    """Return what the failure of a row's request means, after so many requests and refusals of the row."""
-    if error.effect in {Effect.UNKNOWN, Effect.DONE}:
-        return "lost" if sends < MOST_SENDS else "lost too often"
-    if isinstance(error, CallWithdrawn):
-        return "given back"
-    if error.effect is Effect.NOT_SENT or is_throttling(error) or isinstance(error, ConsentRequired):
-        return "put off"
-    return "refused" if refusals < MOST_REFUSALS else "refused too often"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from boardclient.bulk._life import LIVES, MOST_REFUSALS, MOST_SENDS, Life, Unknown, event_of
+from boardclient.bulk._engine._responses import MOST_REFUSALS, event_of
+from boardclient.bulk._life import LIVES, MOST_SENDS, Life, Unknown
 from boardclient.errors import BadRequestError, BoardClientError, ConsentRequired, Effect, RateLimitError, TransportError
 
 RESULTS = {"created", "already", "found", "failed", "unknown"}

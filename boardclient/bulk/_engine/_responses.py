@@ -14,15 +14,15 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 
-from boardclient._pipeline._calls import CallOptions
+from boardclient._pipeline._calls import CallOptions, CallWithdrawn
 from boardclient._responses import add_words, is_throttling, moment_in
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import normal
 from boardclient.bulk._engine._places import Lives, Shared
-from boardclient.bulk._life import Row, event_of
+from boardclient.bulk._life import MOST_SENDS, Event, Row
 from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
-from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
+from boardclient.errors import BoardClientError, ConsentRequired, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
 
 _RESEND_SECONDS: Final = 0.5
@@ -31,6 +31,8 @@ _FIRST_PUT_OFF_SECONDS: Final = 0.05
 """The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
 _MOST_PUT_OFF: Final = 20
 """How often a row may be put off while others are accepted, before the time since it was first put off counts."""
+MOST_REFUSALS: Final = 3
+"""How often a row is sent at most that is refused during outages."""
 _MOST_QUESTIONS: Final = 4
 """For how many cards a connection is asked, until one response shows whether it is in step."""
 CREATE: Final = "POST /1/cards"
@@ -348,6 +350,17 @@ class Responses:
         """Believe the responses that nothing has proven, unless more came over their connections."""
         for connection in self.order.connections:
             self._end_connection(connection, is_in_step=not connection.has_surplus)
+
+
+def event_of(error: BoardClientError, sends: int, refusals: int) -> Event:
+    """Return what the failure of a row's request means, after so many requests and refusals of the row."""
+    if error.effect in {Effect.UNKNOWN, Effect.DONE}:
+        return "lost" if sends < MOST_SENDS else "lost too often"
+    if isinstance(error, CallWithdrawn):
+        return "given back"
+    if error.effect is Effect.NOT_SENT or is_throttling(error) or isinstance(error, ConsentRequired):
+        return "put off"
+    return "refused" if refusals < MOST_REFUSALS else "refused too often"
 
 
 def _pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | None:
