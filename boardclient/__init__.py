@@ -10,130 +10,102 @@ from typing import TYPE_CHECKING
 from boardclient._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from boardclient._pace import Pace
-    from boardclient._responses import Response
-    from boardclient.bulk import BulkReport, BulkRun, CardResult
-    from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-    from boardclient.credentials._client import AuthorizationRequest
-    from boardclient.credentials._file_store import FileTokenStore
-    from boardclient.credentials._oauth import OAuthCredentials
+    from boardclient._pace import Pace as Pace
+    from boardclient._responses import Response as Response
+    from boardclient.bulk import BulkReport as BulkReport, BulkRun as BulkRun, CardResult as CardResult
+    from boardclient.credentials import (
+        CredentialProvider as CredentialProvider,
+        Credentials as Credentials,
+        StaticCredentials as StaticCredentials,
+    )
+    from boardclient.credentials._client import AuthorizationRequest as AuthorizationRequest
+    from boardclient.credentials._file_store import FileTokenStore as FileTokenStore
+    from boardclient.credentials._oauth import OAuthCredentials as OAuthCredentials
     from boardclient.credentials._stores import (
-        EncryptedTokenStore,
-        LeaseRecord,
-        LeaseState,
-        MemoryTokenStore,
-        StoredToken,
-        Token,
-        TokenStore,
+        EncryptedTokenStore as EncryptedTokenStore,
+        LeaseRecord as LeaseRecord,
+        LeaseState as LeaseState,
+        MemoryTokenStore as MemoryTokenStore,
+        StoredToken as StoredToken,
+        Token as Token,
+        TokenStore as TokenStore,
     )
     from boardclient.errors import (
-        ApiError,
-        Attempt,
-        AuthenticationError,
-        BadRequestError,
-        BoardClientError,
-        ConsentRequired,
-        CredentialError,
-        DeadlineError,
-        DecodeError,
-        Effect,
-        InvalidIdentifierError,
-        JournalError,
-        NotFoundError,
-        PermissionDeniedError,
-        RateLimitError,
-        ServerError,
-        SessionClosedError,
-        TransportError,
+        ApiError as ApiError,
+        Attempt as Attempt,
+        AuthenticationError as AuthenticationError,
+        BadRequestError as BadRequestError,
+        BoardClientError as BoardClientError,
+        ConsentRequired as ConsentRequired,
+        CredentialError as CredentialError,
+        DeadlineError as DeadlineError,
+        DecodeError as DecodeError,
+        Effect as Effect,
+        InvalidIdentifierError as InvalidIdentifierError,
+        JournalError as JournalError,
+        NotFoundError as NotFoundError,
+        PermissionDeniedError as PermissionDeniedError,
+        RateLimitError as RateLimitError,
+        ServerError as ServerError,
+        SessionClosedError as SessionClosedError,
+        TransportError as TransportError,
     )
-    from boardclient.events import BulkProgress
-    from boardclient.models import Board, BoardList, BoardPrefs, Card, CardDraft, JsonValue, Member, Position
-    from boardclient.session import AsyncSession
+    from boardclient.events import BulkProgress as BulkProgress
+    from boardclient.models import (
+        Board as Board,
+        BoardList as BoardList,
+        BoardPrefs as BoardPrefs,
+        Card as Card,
+        CardDraft as CardDraft,
+        JsonValue as JsonValue,
+        Member as Member,
+        Position as Position,
+    )
+    from boardclient.session import AsyncSession as AsyncSession
+else:
+    from boardclient._lazy import public_names
 
-__all__ = [
-    "ApiError",
-    "AsyncSession",
-    "Attempt",
-    "AuthenticationError",
-    "AuthorizationRequest",
-    "BadRequestError",
-    "Board",
-    "BoardClientError",
-    "BoardList",
-    "BoardPrefs",
-    "BulkProgress",
-    "BulkReport",
-    "BulkRun",
-    "Card",
-    "CardDraft",
-    "CardResult",
-    "ConsentRequired",
-    "CredentialError",
-    "CredentialProvider",
-    "Credentials",
-    "DeadlineError",
-    "DecodeError",
-    "Effect",
-    "EncryptedTokenStore",
-    "FileTokenStore",
-    "InvalidIdentifierError",
-    "JournalError",
-    "JsonValue",
-    "LeaseRecord",
-    "LeaseState",
-    "Member",
-    "MemoryTokenStore",
-    "NotFoundError",
-    "OAuthCredentials",
-    "Pace",
-    "PermissionDeniedError",
-    "Position",
-    "RateLimitError",
-    "Response",
-    "ServerError",
-    "SessionClosedError",
-    "StaticCredentials",
-    "StoredToken",
-    "Token",
-    "TokenStore",
-    "TransportError",
-]
-
-_HOMES = {
-    "_responses": ("Response",),
-    "_pace": ("Pace",),
-    "bulk": ("BulkReport", "BulkRun", "CardResult"),
-    "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
-    "credentials._file_store": ("FileTokenStore",),
-    "credentials._oauth": ("OAuthCredentials",),
-    "credentials._client": ("AuthorizationRequest",),
-    "credentials._stores": (
-        "EncryptedTokenStore",
-        "LeaseRecord",
-        "LeaseState",
-        "MemoryTokenStore",
-        "StoredToken",
-        "Token",
-        "TokenStore",
-    ),
-    "events": ("BulkProgress",),
-    "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
-    "session": ("AsyncSession",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-if not TYPE_CHECKING:  # pragma: no branch -- a type checker that saw it would take every misspelt name for an attribute
-
-    def __getattr__(name: str) -> object:
-        """Import a public name from its home."""
-        import importlib
-
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"boardclient.{_HOME_OF.get(name, 'errors')}"), name)
-        globals()[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        """List the public names, imported or not."""
-        return sorted({*globals(), *__all__, "__version__"})
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "_pace": ("Pace",),
+            "_responses": ("Response",),
+            "bulk": ("BulkReport", "BulkRun", "CardResult"),
+            "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
+            "credentials._client": ("AuthorizationRequest",),
+            "credentials._file_store": ("FileTokenStore",),
+            "credentials._oauth": ("OAuthCredentials",),
+            "credentials._stores": (
+                "EncryptedTokenStore",
+                "LeaseRecord",
+                "LeaseState",
+                "MemoryTokenStore",
+                "StoredToken",
+                "Token",
+                "TokenStore",
+            ),
+            "errors": (
+                "ApiError",
+                "Attempt",
+                "AuthenticationError",
+                "BadRequestError",
+                "BoardClientError",
+                "ConsentRequired",
+                "CredentialError",
+                "DeadlineError",
+                "DecodeError",
+                "Effect",
+                "InvalidIdentifierError",
+                "JournalError",
+                "NotFoundError",
+                "PermissionDeniedError",
+                "RateLimitError",
+                "ServerError",
+                "SessionClosedError",
+                "TransportError",
+            ),
+            "events": ("BulkProgress",),
+            "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
+            "session": ("AsyncSession",),
+        },
+    )
