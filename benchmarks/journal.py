@@ -21,7 +21,7 @@ from _arguments import count, count_or_none
 from _peak import peak_mib
 
 from boardclient import Card, CardDraft
-from boardclient.bulk._journal._ledger import JournalLedger
+from boardclient.bulk._journal._journal_ledger import JournalLedger
 from boardclient.bulk._life import Row
 
 _BITS = random.Random(1)

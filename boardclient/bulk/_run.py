@@ -16,7 +16,7 @@ from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine._engine import Engine
 from boardclient.bulk._engine._places import BulkOptions
-from boardclient.bulk._journal._ledger import JournalLedger
+from boardclient.bulk._journal._journal_ledger import JournalLedger
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row, Unknown
 from boardclient.bulk._proof._recognition import Marking

@@ -18,7 +18,7 @@ from waiting import until
 from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._ledger import JournalLedger
+from boardclient.bulk._journal._journal_ledger import JournalLedger
 from boardclient.bulk._journal._rows import JournalRows
 from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
