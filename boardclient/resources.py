@@ -1,4 +1,4 @@
-"""The operations of the service by resource, as one short method each."""
+"""The operations of the service by resource, as one method each."""
 
 from __future__ import annotations
 
@@ -243,6 +243,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent, or an option can't work.
         """
+        # Three ways: one call, as nearly always; a card with a reference, which its ledger keeps; and a bulk run of one row.
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
         if board_id is None and unknown is None and settle is None and probe is False and reference is ledger is None:
             check_card(name, list_id, desc, due, pos)  # and no draft, which would cost more than all that the pipeline does

@@ -1,6 +1,6 @@
 """A row of a run, and its life, as a table from state and event to state and reaction. No I/O.
 
-`_engine` carries out the reactions. docs/design/bulk.md draws the table.
+`_engine._places` carries out the reactions. docs/design/bulk.md draws the table.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
 def is_new(path: str | os.PathLike[str]) -> bool:
     """Return True if no run has sent a row of a journal yet.
 
-    A card that equals a row was on the board before then.
+    Until then a card that equals a row is one that was on the board before.
 
     Rows that a killed run logged and certainly did not send are recorded as not sent before.
 

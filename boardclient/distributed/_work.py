@@ -360,6 +360,7 @@ async def _hold(
         if may_be_free:
             held = held or await claim(task.database, task.job.name, part, task.owner, task.options.lease, condition=condition)
         may_be_free = True
+        # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
         if held is not None:
             since = None
             with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again

@@ -56,7 +56,7 @@ class Sender:
             self._source.on_wait = self.dispatch
 
     def set_most(self) -> None:
-        """Set how many workers may have a row, but for a hold: what decides about it has changed."""
+        """Set how many workers may have a row, after a halt or another phase of the run. A hold is looked at for each row."""
         is_shut = self._owner.is_halted or self._tally.phase == "reading the board"
         self._most = 0 if is_shut else 2 * self._options.workers
 
