@@ -24,7 +24,7 @@ from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
 from boardclient.logs import shown_by_default
-from boardclient.models import CardDraft, check_identifier
+from boardclient.models import CardDraft, check_identifier, check_seconds
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
@@ -276,7 +276,7 @@ def make_options(
         marker=_marking(marker),
         settle_seconds=settle,
         probe=probe,
-        workers=concurrency or pipeline.max_connections,
+        workers=min(concurrency or pipeline.max_connections, pipeline.max_connections),  # no more can be sent at a time
         waits_for_consent=waits_for_consent,
     )
 
@@ -297,7 +297,7 @@ def check_settle(settle: float | None) -> None:
     Raises:
         ValueError: it is not a number of seconds, at least 0, or None.
     """
-    if settle is not None and not (isinstance(settle, int | float) and 0 <= settle < math.inf):
+    if settle is not None and not (isinstance(settle, int | float) and 0 <= check_seconds(settle, "settle") < math.inf):
         raise ValueError("settle must be a number of seconds, at least 0, or None")
 
 

@@ -1,5 +1,6 @@
 """Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -33,6 +34,18 @@ async def test_every_card_is_created_once(
     assert (report.requests, report.rejected) == (30, 0)
     assert report.seconds > 0
     assert report.rate == pytest.approx(30 / report.seconds)
+
+
+async def test_more_workers_than_connections_cost_nothing(session: AsyncSession, list_id: str) -> None:
+    """There are no more of them than requests that can be sent at a time."""
+    tasks: list[int] = []
+
+    async with session.cards.create_many(drafts(list_id, 3), concurrency=20_000) as run:
+        async for result in run:
+            tasks.append(len(asyncio.all_tasks()))
+            assert result.state == "created"
+    assert len(tasks) == 3
+    assert max(tasks) < 200
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
