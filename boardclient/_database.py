@@ -40,6 +40,11 @@ _PATIENCE_SECONDS: Final = 60.0
 _PASSING: Final = ("08", "57P", "53300", "40001", "40P01", "23505")
 """How the codes begin of what passes, the last that of a row which another connection has inserted at the same moment
 (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+_PARAMETERS: Final = frozenset(
+    {"database", "direct_tls", "host", "krbsrvname", "passfile", "pooler", "port", "prepared_statement_cache_size", "ssl"}
+    | {"target_session_attrs", "user"}
+)
+"""What asyncpg takes from a URL as a text."""
 metadata: Final = sa.MetaData()
 """The tables of all modules that were imported."""
 Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
@@ -237,7 +242,7 @@ class Database:
                     await connection.run_sync(step.take)
         except DBAPIError as error:
             step.failure, step.may_pass = str(error.orig).partition("\n")[0], _may_pass(error)
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, OverflowError) as error:  # OverflowError: a port or a number that is too large
             step.failure = str(error).partition("\n")[0] or type(error).__name__
             step.may_pass = isinstance(error, OSError)
         except Exception as error:
@@ -252,8 +257,12 @@ class Database:
             JournalError: another version of boardclient made them.
         """
         if self.is_file:
-            with contextlib.suppress(FileExistsError):  # only its owner can ever read it
+            try:  # only its owner can ever read it
                 os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise JournalError(f"the ledger {self.where} can't be created ({error.strerror}): choose another place") from None
 
         def make(connection: sa.Connection) -> None:
             if not self.is_file:  # two creations at once would meet in the catalogue
@@ -321,19 +330,29 @@ def _remedy(failure: str) -> str:
 
 
 def checked_location(where: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file, or a URL without a password."""
+    """Return the absolute path of a file, or a URL without a password.
+
+    Raises:
+        ValueError: the URL can't be used, or holds a password.
+        JournalError: the folder of the file does not exist, or is on a network file system.
+    """
     location = os.fspath(where)
     if "://" not in location:
         return str(find_location(location))
-    url = sa.make_url(location)
-    if url.get_backend_name() != "postgresql":
-        raise ValueError("a ledger is the path of a file, or postgresql://…")
+    url = None
+    with contextlib.suppress(ValueError, SQLAlchemyError):  # their words may hold a part of a password
+        url = sa.make_url(location)
+    if url is None or url.get_backend_name() != "postgresql":
+        raise ValueError("a ledger is the path of a file, or postgresql://user@host:port/database")
     if url.query.get("pooler", "session") not in {"session", "transaction"}:
         raise ValueError('pooler must be "session" or "transaction"')
     if url.password is not None or any("password" in name.lower() for name in url.query):
         raise ValueError(
             "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
         )
+    if others := sorted(set(url.query) - _PARAMETERS):
+        known = ", ".join(sorted(_PARAMETERS))
+        raise ValueError(f"a ledger's URL can't have the parameter {', '.join(others)}, but {known} (ssl is libpq's sslmode)")
     return location
 
 

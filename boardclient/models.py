@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -225,7 +226,10 @@ def check_seconds(value: float, name: str, expected: str = "a number of seconds"
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # no float is so large
+        return math.inf if value > 0 else -math.inf
 
 
 def check_identifier(value: object, name: str, /) -> str:

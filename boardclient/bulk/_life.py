@@ -211,3 +211,13 @@ class Row:
     def key(self) -> RowKey:
         """The draft's reference or, without one, the position of the row in the input."""
         return self.index if self.draft.reference is None else self.draft.reference
+
+
+def check_row(row: object) -> None:
+    """Check what names a row.
+
+    Raises:
+        TypeError: it is neither a string nor a whole number.
+    """
+    if not isinstance(row, str | int) or isinstance(row, bool):
+        raise TypeError(f"row must be a reference (str) or a position (int), not {type(row).__name__}")

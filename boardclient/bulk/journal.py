@@ -25,7 +25,7 @@ from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
 from boardclient.bulk._journal._rows import JournalRows, named, read_content
 from boardclient.bulk._ledger import RowState
-from boardclient.bulk._life import RowAction, RowKey
+from boardclient.bulk._life import RowAction, RowKey, check_row
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 
@@ -237,8 +237,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
-    if not isinstance(row, str | int) or isinstance(row, bool):
-        raise TypeError(f"row must be a reference (str) or a position (int), not {type(row).__name__}")
+    check_row(row)
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
     outcome = (

@@ -77,6 +77,17 @@ class Job:
     planned_at: float = attrs.field(default=0.0, eq=False)
 
 
+def check_job(job: object) -> Job:
+    """Return a job.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(job, Job):
+        raise TypeError(f"job must be a Job, as plan or open_job returned it, not {type(job).__name__}")
+    return job
+
+
 @takes_location
 async def plan(
     rows: Iterable[CardDraft],
@@ -313,7 +324,7 @@ def _enter(one: _Plan, database: Database, options: str, connection: sa.Connecti
         values = {"job": job.name, "digest": digest, "board_id": job.board_id, "account": job.account, "options": options}
         connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
         if not is_planned:
-            nothing = {"key": str(CLOSING), "digest": "", "first": 0, "size": 0, "rows": dump_drafts([])}
+            nothing = {"key": "", "digest": "", "first": 0, "size": 0, "rows": dump_drafts([])}
             connection.execute(parts.insert().values(job=job.name, part=CLOSING, **nothing))
         return True
     is_same = {

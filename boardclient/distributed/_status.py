@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from boardclient._database import Database, checked_location, takes_location
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._content import Content, IdSet
+from boardclient.bulk._life import check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, worker_name
-from boardclient.distributed._plan import Job
+from boardclient.distributed._plan import Job, check_job
 from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_drafts, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
@@ -72,7 +73,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
-    given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
+    given = _jobs_in(ledger)
     already = sum(job.already for job in given)
     planned_at = min((job.planned_at for job in given), default=0.0)
     async with of_ledger(ledger, name) as (database, names):
@@ -118,7 +119,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
         PartStatus(
             job=part.job,
             part=part.part,
-            key=part.key,
+            key=part.key or str(part.part),
             state="held" if part.state == "open" and part.is_held else part.state,
             owner=part.owner,
             rows=part.size,
@@ -152,7 +153,7 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
     """Open a ledger, and find jobs in it, or all."""
     wanted = [] if name is None else [name]
     if is_known := not isinstance(ledger, str | os.PathLike):
-        given = [ledger] if isinstance(ledger, Job) else [*ledger]
+        given = _jobs_in(ledger)
         if not given:
             raise ValueError("no job was given")
         ledger, wanted = given[0].ledger, [job.name for job in given]
@@ -165,6 +166,17 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
         for one in set(wanted).difference(names):
             raise JournalError(f"the ledger {place} has no job {one!r}, but {', '.join(map(repr, names)) or 'none'}")
         yield database, wanted or names
+
+
+def _jobs_in(ledger: Jobs) -> list[Job]:
+    """Return the jobs that a caller names, none if it names a ledger.
+
+    Raises:
+        TypeError: there is something else among them.
+    """
+    if isinstance(ledger, str | os.PathLike):
+        return []
+    return [*map(check_job, ledger if isinstance(ledger, Iterable) else [ledger])]
 
 
 def _exists(place: str) -> bool:
@@ -183,7 +195,7 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     Raises:
         JournalError: the ledger can't be read.
     """
-    async with contextlib.aclosing(Database(job.ledger, is_known=True)) as database:
+    async with contextlib.aclosing(Database(check_job(job).ledger, is_known=True)) as database:
         states = await read_states(database, job.name)
         before = await read_states(database, job.name, until=job.since)
         columns, after = (parts.c.part, parts.c.first, parts.c.size, parts.c.rows), -1
@@ -260,9 +272,11 @@ async def resolve(
 
     Raises:
         JournalError: the ledger can't be used, a worker is settling its rows, it has no such row in doubt, or the card is another
-            row's.
+            row's. Or several rows have the reference: name one by its position.
+        TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
+    check_row(row)
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
     told: State = ("waiting", "") if card_id is None else ("done", check_identifier(card_id, "card_id"))
@@ -294,11 +308,23 @@ def _only(names: list[str]) -> str:
 
 
 async def _found(database: Database, job: str, row: int | str, states: dict[int, State]) -> tuple[int, int]:
-    """Return the number and the part of a row that was sent, and that no worker is sending."""
+    """Return the number and the part of a row that was sent, and that no worker is sending.
+
+    Raises:
+        JournalError: there is none, or several have the reference, such as rows of different batches.
+    """
     is_idle = (parts.c.lease_until < database.clock) | (parts.c.part == CLOSING)
-    wanted = sa.select(parts.c.part, parts.c.first, parts.c.rows).where(parts.c.job == job, is_idle)
-    for part in await database.read(wanted.order_by(parts.c.first)):
-        for seq, draft in enumerate(load_drafts(part.rows, f"part {part.part} of {job!r}"), part.first + 1):
-            if seq in states and row in {draft.reference, seq - 1}:
-                return seq, part.part
-    raise JournalError(f"the job {job!r} has no row {row!r} that was sent, or a worker is sending it")
+    wanted = sa.select(parts.c.part, parts.c.first, parts.c.rows, is_idle.label("is_idle")).where(parts.c.job == job)
+    found = [
+        (seq, part)
+        for part in await database.read(wanted.order_by(parts.c.first))
+        for seq, draft in enumerate(load_drafts(part.rows, f"part {part.part} of {job!r}"), part.first + 1)
+        if seq in states and row == (draft.reference if isinstance(row, str) else seq - 1)
+    ]
+    if len(found) > 1:
+        positions = ", ".join(str(seq - 1) for seq, _ in found)
+        raise JournalError(f"{len(found)} rows of {job!r} have the reference {row!r}: name one by its position ({positions})")
+    idle = [(seq, part.part) for seq, part in found if part.is_idle]
+    if not idle:
+        raise JournalError(f"the job {job!r} has no row {row!r} that was sent, or a worker is sending it")
+    return idle[0]

@@ -40,7 +40,7 @@ from boardclient.distributed._parts import (
     take,
     worker_name,
 )
-from boardclient.distributed._plan import Job, check_text, enter_job, job_for_batches
+from boardclient.distributed._plan import Job, check_job, check_text, enter_job, job_for_batches
 from boardclient.distributed._status import report as report_of
 from boardclient.distributed._status import result_of
 from boardclient.distributed._status import results as results_of
@@ -66,6 +66,8 @@ _AT_ONCE: Final = 2
 """How many rows of its own the closing part sends while rows are in doubt. A worker that is killed then leaves them in doubt, and
 others are needed."""
 _POLL_SECONDS: Final = 0.5
+_MOST_LOSSES: Final = 10
+"""How often a call may lose its part before it ends."""
 _FEW: Final = 32
 """A run with so many rows has a worker for each."""
 
@@ -147,6 +149,8 @@ async def import_part(
         ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
+    if not isinstance(part, int):
+        raise TypeError(f"part must be a number, not {type(part).__name__}")
     async with _task(job, session, WorkOptions(concurrency, lease, patience, on_progress)) as task:
         if part != CLOSING:
             await _hold(task, part, partial(_run_part, task))
@@ -317,7 +321,7 @@ def _name_candidates(error: BoardClientError | None, audit: BulkAudit | None) ->
 
 @contextlib.asynccontextmanager
 async def _task(job: Job, session: AsyncSession | Pipeline | None, options: WorkOptions) -> AsyncGenerator[_Task, None]:
-    async with worker_for(job.ledger) as worker:
+    async with worker_for(check_job(job).ledger) as worker:
         try:
             pipeline = worker.pipeline(job, session)
             bound = await worker.bind(job, pipeline)
@@ -345,6 +349,7 @@ async def _hold(
 
     Raises:
         HeldElsewhereError: another worker has the part for longer than the call may wait.
+        LeaseLostError: the part was lost again and again: the lease is too short for this machine.
     """
     others = parts.alias()
     is_other = (others.c.job == task.job.name) & (others.c.part != CLOSING) & (others.c.state != "done")
@@ -353,7 +358,7 @@ async def _hold(
         condition = (parts.c.state != "done") & sa.not_(sa.exists().where(waits_for))
     elif retries_failed:
         condition = (parts.c.state != "done") | (parts.c.failed > 0)
-    loop, since = asyncio.get_running_loop(), None
+    loop, since, losses = asyncio.get_running_loop(), None, 0
     may_be_free = waits_for is None  # the closing part is mostly not: it waits for others
     while True:
         held, first = first, None
@@ -363,8 +368,12 @@ async def _hold(
         # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
         if held is not None:
             since = None
-            with contextlib.suppress(LeaseLostError):  # another worker may have it now, or this one takes it again
+            try:
                 return await _work_on(task, held, work)
+            except LeaseLostError:  # another worker may have it now, or this one takes it again
+                losses += 1
+                if losses == _MOST_LOSSES:
+                    raise
         elif (rest := await _rest(task, part, waits_for)) is None:
             return None
         elif rest > 0:

@@ -111,10 +111,13 @@ class Worker:
         """Return what makes the calls: a session's pipeline, or that of one made from the environment, with the shared pace.
 
         Raises:
+            TypeError: the session is something else.
             ValueError: a variable is not set.
         """
         if session is None:
             session = self._session(job.account)
+        elif not isinstance(session, AsyncSession | Pipeline):
+            raise TypeError(f"session must be an AsyncSession, not {type(session).__name__}")
         found = session if isinstance(session, Pipeline) else session.cards._pipeline
         if found.limiter is not None:
             return found

@@ -42,6 +42,7 @@ from boardclient.distributed import (
     reconcile,
     report,
     resolve,
+    results,
     status,
     unknown_rows,
 )
@@ -388,6 +389,61 @@ async def test_a_patience_that_is_no_number_of_seconds_is_refused(world: World, 
         await world.deliver(await world.open(), "a", world.drafts(1), patience=patience)
 
 
+@pytest.mark.parametrize("given", [None, "job", {"name": "job"}, 5])
+async def test_what_is_no_job_is_refused(world: World, given: Any) -> None:
+    """The error says what is wanted."""
+    calls = [import_batch(given, "a", []), import_part(given, 0), reconcile(given, session=world.session)]
+    if not isinstance(given, str):  # the place of a ledger
+        calls += [status(given), report(given), drain(given), resolve(given, 0, absent=True), unknown_rows(given)]
+    for call in calls:
+        with pytest.raises(TypeError, match="job must be a Job"):
+            await call
+    with pytest.raises(TypeError, match="job must be a Job"):
+        await anext(results(given))
+
+
+async def test_what_is_no_session_and_no_part_is_refused(world: World) -> None:
+    """Before a row is stored."""
+    job: Any = await world.open()
+    with pytest.raises(TypeError, match="session must be an AsyncSession"):
+        await import_batch(job, "a", world.drafts(1), session="session")  # type: ignore[arg-type] -- the wrong type is the point
+    with pytest.raises(TypeError, match="part must be a number"):
+        await import_part(job, "0", session=world.session)  # type: ignore[arg-type] -- the wrong type is the point
+    with pytest.raises(JournalError):
+        await import_part(job, 10**30, session=world.session)
+    assert [part.key for part in await status(job)] == ["-1"]
+
+
+async def test_seconds_that_no_clock_can_hold_are_refused(world: World) -> None:
+    """As an infinite number of them is."""
+    job = await world.open()
+    for name in ("lease", "patience"):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            await world.deliver(job, "a", world.drafts(1), **{name: 10**400})
+    with pytest.raises(ValueError, match="settle must be"):
+        await world.open(settle=10**400)
+
+
+async def test_a_lease_that_is_too_short_for_the_machine_ends_the_call(world: World) -> None:
+    """Nothing is sent, and a longer one creates the cards."""
+    job, rows = await world.open(), world.drafts(3)
+    with pytest.raises(JournalError, match="the lease of part 0 has ended"):
+        await world.deliver(job, "a", rows, lease=1e-9)
+    assert world.sent == 0
+    assert counts(await world.deliver(job, "a", rows)) == (3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("key", ["-1", "0", "\u2028", "key" * 500])
+async def test_any_text_is_a_key(world: World, key: str) -> None:
+    """Also one that looks like the number of a part."""
+    job, rows = await world.open(name="x"), world.drafts(2)
+    assert counts(await world.deliver(job, key, rows)) == (2, 0, 0, 0)
+    assert counts(await world.deliver(job, key, rows)) == (0, 2, 0, 0)
+    assert [part.key for part in await status(job)] == ["-1", key]
+    card = await world.create("one", key)
+    assert (await world.create("one", key)).id == card.id
+
+
 async def test_a_listener_that_can_not_be_called_is_refused(world: World) -> None:
     """Before anything is stored, so that no row is in doubt."""
     job, rows = await world.open(), world.drafts(3)
@@ -479,6 +535,30 @@ async def test_rows_can_not_be_settled_by_hand_where_it_is_not_clear_which(world
     await drain(job)
     with pytest.raises(JournalError, match="is drained: try again later"):
         await resolve(job, "r1", absent=True)
+
+
+@pytest.mark.parametrize("row", [None, True, 1.0, b"r1"])
+async def test_what_names_no_row_settles_none(world: World, row: Any) -> None:
+    """None is the reference of rows that have none, and True is 1."""
+    job, rows = await world.open(), [CardDraft(f"card {n}", world.list_id) for n in range(2)]
+    world.service.faults.add(faults.drop(commit=True), "cards.create")
+    assert (await world.deliver(job, "a", rows)).unknown == 2
+    with pytest.raises(TypeError, match="row must be a reference"):
+        await resolve(job, row, absent=True)
+    assert len(await unknown_rows(job)) == 2
+
+
+async def test_a_reference_of_several_rows_settles_none(world: World) -> None:
+    """Batches of a job may have the same references: a row is named by its position then."""
+    job = await world.open()
+    world.service.faults.add(faults.drop(commit=True), "cards.create")
+    for key in ("a", "b"):
+        assert (await world.deliver(job, key, world.drafts(2, key))).unknown == 2
+    with pytest.raises(JournalError, match=r"2 rows of .* have the reference 'r1': name one by its position \(1, 3\)"):
+        await resolve(job, "r1", absent=True)
+    cards = {card.name: card.id for card in await world.session.boards.cards(world.board_id)}
+    assert await resolve(job, 3, card_id=cards["b 1"])
+    assert [row.row.seq - 1 for row in await unknown_rows(job)] == [0, 1, 2]
 
 
 async def test_the_command_line_settles_rows_of_a_ledger(world: World) -> None:

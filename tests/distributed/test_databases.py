@@ -126,6 +126,40 @@ async def test_names_that_a_database_can_not_store_are_refused(option: str, text
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "://",
+        "oracle://h/d",
+        "postgresql://h:tiger/d",
+        "postgresql://[::1",
+        "postgresql://h/d?sslmode=require",
+        "postgresql://h/d?x=1",
+    ],
+)
+async def test_a_url_that_names_no_ledger_is_refused_in_words(url: str) -> None:
+    """They hold nothing of it that may be a password."""
+    with pytest.raises(ValueError, match="a ledger") as found:
+        await open_job("b1", url)
+    assert "tiger" not in str(found.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://127.0.0.1:99999/d", "postgresql://127.0.0.1:1/d"])
+async def test_a_port_where_no_database_is_ends_with_words(url: str) -> None:
+    """Also one that no machine has."""
+    with pytest.raises(JournalError, match="can't be used"):
+        await status(url)
+
+
+async def test_a_file_that_can_not_be_created_ends_with_words(world: World, tmp_path: Path) -> None:
+    """Whatever would have created it."""
+    place = tmp_path / ("long" * 100)
+    with pytest.raises(JournalError, match=r"can't be created \(File name too long\)"):
+        await open_job(world.board_id, place)
+    with pytest.raises(JournalError, match=r"can't be created \(File name too long\)"):
+        await world.session.cards.create("card", list_id=world.list_id, board_id=world.board_id, reference="r", ledger=place)
+
+
 # --- PgBouncer
 
 
