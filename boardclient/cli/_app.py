@@ -38,7 +38,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("_records", "Create and archive lists."),
     "card": ("_records", "Create, read, move, label and delete cards."),
     "import": ("_import_command", "Create a card for each row of a file, each exactly once."),
-    "export": ("_export", "Write the cards of a board in the format that import reads."),
+    "export": ("_records", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
     "mcp": ("_service", "Serve the operations as tools for agents (MCP)."),

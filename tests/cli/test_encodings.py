@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from import_helpers import into, names
 
 from boardclient import BoardList
-from boardclient.cli._file._encodings import named
-from boardclient.cli._file._layout import Layout, Problem, recognise
-from boardclient.cli._file._rows import Board, FileRow, read
+from boardclient.cli._layout import Layout, Problem, encoding_named, recognise
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
+from boardclient.cli._rows import Board, FileRow, read
 from boardclient.testing import BoardService
 
 RUSSIAN, POLISH, JAPANESE, CHINESE, GREEK, GERMAN = (
@@ -220,7 +219,7 @@ def test_any_file_is_read_as_it_was_written_or_refused(written: list[tuple[str, 
         file.write(rows.getvalue().encode(encoding, "ignore"))
         file.flush()
         try:
-            layout = recognise(file, Layout(encoding=named(encoding) if is_named else None, default_list="l"))
+            layout = recognise(file, Layout(encoding=encoding_named(encoding) if is_named else None, default_list="l"))
         except UsageError as error:
             assert "nothing was sent" in str(error)  # noqa: PT017 -- whether it is refused is drawn
             return

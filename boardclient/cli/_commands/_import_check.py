@@ -20,10 +20,10 @@ from boardclient import AsyncSession, Card, JournalError
 from boardclient._environment import reason_of
 from boardclient.bulk.journal import is_new, read_journal
 from boardclient.bulk.plan import Plan, planned_run
+from boardclient.cli import _rows
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._commands._import_run import ImportRun
-from boardclient.cli._file import _rows
-from boardclient.cli._file._layout import Layout, Problem, problem_lines, recognise
+from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
 from boardclient.cli._running import Client, end_by_signal, handled_by

@@ -21,7 +21,7 @@ RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "
 
 def _renamed(value: str) -> tuple[str, str]:
     """Return a name in the file, and its column."""
-    from boardclient.cli._file._layout import IMPORTED
+    from boardclient.cli._layout import IMPORTED
 
     column, _, name = value.partition("=")
     if column not in IMPORTED or not name.strip():
@@ -30,9 +30,9 @@ def _renamed(value: str) -> tuple[str, str]:
 
 
 def _encoding(value: str) -> str:
-    from boardclient.cli._file._encodings import named
+    from boardclient.cli._layout import encoding_named
 
-    return named(value)
+    return encoding_named(value)
 
 
 class ImportOptions:

@@ -14,9 +14,9 @@ import attrs
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
+from boardclient.cli import _rows
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._file import _rows
 from boardclient.cli._output import (
     CommandError,
     NoCredentialsError,

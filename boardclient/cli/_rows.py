@@ -21,8 +21,7 @@ from typing import Any, BinaryIO, TypeAlias
 import attrs
 
 from boardclient import Card, CardDraft, Position
-from boardclient.cli._file._encodings import flaw
-from boardclient.cli._file._layout import COLUMNS, IMPORTED, Layout, Problem, lines, plain
+from boardclient.cli._layout import COLUMNS, IMPORTED, Layout, Problem, flaw, lines, plain
 from boardclient.cli._names import Names, did_you_mean
 from boardclient.cli._output import UsageError, local, plural, quoted
 

@@ -1,1 +1,0 @@
-"""The files of rows: an import reads one, and an export writes one."""
