@@ -160,6 +160,7 @@ class Database:
         kept: dict[str, Any] = {"poolclass": None if keeps_connections else sa.NullPool}
         self._synchronous = "FULL" if is_durable else "NORMAL"
         self._is_known = is_known
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: AsyncEngine | sa.Engine
         if self.is_file:
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
@@ -214,7 +215,8 @@ class Database:
         is_repeatable: bool = True,
         on_commit: Callable[[T], object] | None = None,
     ) -> T:
-        loop, pause = asyncio.get_running_loop(), 0.05
+        self._loop = loop = asyncio.get_running_loop()
+        pause = 0.05
         until = loop.time() + _PATIENCE_SECONDS
         while True:
             step = _Step(work, options)
@@ -285,11 +287,22 @@ class Database:
             raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
 
     async def aclose(self) -> None:
-        if isinstance(self._engine, sa.Engine):
+        """Close the connections. It awaits nothing if its event loop was closed."""
+        if self._loop is not None and self._loop.is_closed():
+            self.abandon()
+        elif isinstance(self._engine, sa.Engine):
             await wait_to_end(asyncio.create_task(self._in_thread(self._engine.dispose)))
             self._thread.shutdown(wait=False)
         else:
             await wait_to_end(asyncio.create_task(self._engine.dispose()))
+
+    def abandon(self) -> None:
+        """Close the connections whose event loop was closed."""
+        if isinstance(self._engine, sa.Engine):
+            self._engine.dispose()
+            self._thread.shutdown(wait=False)
+        else:
+            self._engine.sync_engine.dispose(close=False)  # they can't be closed without their loop
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
         if self._process != os.getpid():  # it has been forked: the thread stayed behind

@@ -352,7 +352,7 @@ class SharedController:
 
     async def _follow(self) -> None:
         """Exchange messages as long as the pace is used, and leave the group then."""
-        is_down = False
+        loop, is_down = asyncio.get_running_loop(), False
         async with contextlib.aclosing(Store(self._ledger, self._group)) as store:
             try:
                 while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
@@ -373,7 +373,8 @@ class SharedController:
                     await _wait(self._hurry, self._asked_at + self._ahead / 2 - self._clock())
             finally:
                 self._task = None  # while this one closes the store, another one can be begun
-                if self._is_known and not is_down:  # the others need not wait until it counts as dead
+                # The others need not wait until it counts as dead. Nothing can be awaited if the loop was closed.
+                if self._is_known and not (is_down or loop.is_closed()):
                     with contextlib.suppress(JournalError, TimeoutError):
                         async with asyncio.timeout(_REST):
                             await store.exchange(self._name, Message(leaves=True))

@@ -275,12 +275,16 @@ class Heartbeat:
         """Stop renewing, and wait for the thread."""
         if self._timer is not None:
             self._timer.cancel()
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
+        self.abandon()
         if self._thread is not None:  # not joined by an executor, which takes nothing while the interpreter ends
             await self._ended.wait()
             self._thread.join()
+
+    def abandon(self) -> None:
+        """Stop renewing."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
 
     def _tick(self) -> None:
         if self._timer is not None:
@@ -307,7 +311,8 @@ class Heartbeat:
         try:
             asyncio.run(self._beat())
         finally:
-            self._loop.call_soon_threadsafe(self._ended.set)
+            with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits
+                self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _beat(self) -> None:
         database = Database(self._where, is_known=True)

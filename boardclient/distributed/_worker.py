@@ -14,7 +14,6 @@ from contextvars import Context, copy_context
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import attrs
 import sqlalchemy as sa
@@ -102,10 +101,18 @@ class Worker:
             while self.users or self._loop.time() < self._used_at + _KEPT_SECONDS:  # noqa: ASYNC110 -- nothing is waited for
                 await asyncio.sleep(_KEPT_SECONDS)
         finally:
-            for session in self._sessions.values():
-                await session.aclose()
-            await self.heartbeat.aclose()
-            await self.database.aclose()
+            if self._loop.is_closed():  # nothing can be awaited
+                self.abandon()
+            else:
+                for session in self._sessions.values():
+                    await session.aclose()
+                await self.heartbeat.aclose()
+                await self.database.aclose()
+
+    def abandon(self) -> None:
+        """End its threads and connections, once its event loop was closed."""
+        self.heartbeat.abandon()
+        self.database.abandon()
 
     def pipeline(self, job: Job, session: AsyncSession | Pipeline | None) -> Pipeline:
         """Return what makes the calls: a session's pipeline, or that of one made from the environment, with the shared pace.
@@ -192,7 +199,7 @@ def _file_of(database: Database) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-_workers: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Worker]]] = WeakKeyDictionary()
+_workers: Final[dict[asyncio.AbstractEventLoop, dict[str, Worker]]] = {}
 
 
 @contextlib.asynccontextmanager
@@ -202,6 +209,10 @@ async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Wo
     Raises:
         JournalError: the ledger can't be used.
     """
+    for loop in [*_workers]:
+        if loop.is_closed():
+            for ended in _workers.pop(loop, {}).values():
+                ended.abandon()
     of_loop = _workers.setdefault(asyncio.get_running_loop(), {})
     worker = of_loop.get(ledger)
     if worker is None or not worker.is_usable:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
+import warnings
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
@@ -108,6 +112,35 @@ async def test_a_batch_that_is_delivered_again_creates_nothing(world: World) -> 
     assert counts(await world.deliver(job, "none", [])) == (0, 0, 0, 0)
     assert sum((await world.names()).values()) == world.sent == 15
     assert {part.key: part.done for part in await status(job)} == {"-1": 0, "a": 10, "b": 5, "none": 0}
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_an_event_loop_that_has_ended_leaves_nothing(world: World, is_cancelled: bool) -> None:
+    """Whether its tasks were cancelled, as `asyncio.run` does, or it was only closed."""
+    job, rows, loops = await world.open(), world.drafts(2), list[weakref.ref[asyncio.AbstractEventLoop]]()
+
+    async def deliver() -> BulkReport:
+        async with world.service.session() as session:
+            return await import_batch(job, "a", rows, session=session)
+
+    def run() -> BulkReport:
+        loop = asyncio.new_event_loop()
+        loops.append(weakref.ref(loop))
+        try:
+            if not is_cancelled:
+                return loop.run_until_complete(deliver())
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                return runner.run(deliver())
+        finally:
+            loop.close()
+
+    with warnings.catch_warnings(action="ignore"):  # of connections to a server that only a loop can close
+        found = [await asyncio.to_thread(run) for _ in range(3)]
+        assert [*map(counts, found)] == [(2, 0, 0, 0), (0, 2, 0, 0), (0, 2, 0, 0)]
+        assert counts(await world.deliver(job, "b", rows)) == (2, 0, 0, 0)
+        gc.collect()
+    assert [loop() for loop in loops] == [None, None, None]
+    await until(lambda: sum(thread.name == "boardclient-lease" for thread in threading.enumerate()) == 1)
 
 
 async def test_rows_are_equal_whatever_form_their_positions_have(world: World) -> None:
