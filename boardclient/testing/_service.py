@@ -7,23 +7,28 @@ import collections
 import json
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypedDict, Unpack
 from urllib.parse import parse_qsl
 
 import attrs
 from aiohttp import web
 
 from boardclient.testing import faults
-from boardclient.testing._http import LoopbackService, Stage, read_body
 from boardclient.testing._oauth import Answer, Json, Member
 from boardclient.testing._rules import FORMS, OPERATIONS, UNKNOWN, BoardRules, SeededBoard, operation_of
-from boardclient.testing.faults import Fault
+from boardclient.testing.faults import Fault, Stage
 
 if TYPE_CHECKING:
-    from boardclient import AsyncSession
+    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials, Token, TokenStore
+    from boardclient.session import SessionOptions
+
+_HOST = "127.0.0.1"
+_BACKSTOP_SECONDS = 0.05
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -172,8 +177,27 @@ class Faults:
         return None
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class BoardService(LoopbackService):
+class OAuthOptions(TypedDict, total=False):
+    """The options of `OAuthCredentials`. The service has defaults for those that it knows."""
+
+    client_id: str
+    client_secret: str
+    redirect_uri: str
+    auth_url: str
+    authorize: Callable[[AuthorizationRequest], Awaitable[str]] | None
+    key: str | None
+    store: TokenStore | None
+    account: str
+    login_url: str | None
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: Callable[[Mapping[str, object]], Token] | None
+    clock: Callable[[], float]
+
+
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # tests replace its methods
+class BoardService:
     """The service of the interface document on a loopback port, for tests and trials.
 
     `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.
@@ -198,7 +222,10 @@ class BoardService(LoopbackService):
         TypeError, ValueError: `members`, `organizations` or `scopes` is not a list of names, or there is no member.
     """
 
+    port: int = 0
     member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
+    redirect_uri: str = "https://application.example/callback"
+    """The registered redirect URI of the client."""
     token_lifetime: float | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -210,9 +237,22 @@ class BoardService(LoopbackService):
     rules: BoardRules = attrs.field(init=False)
     faults: Faults = attrs.field(init=False)
     calls: list[Call] = attrs.field(init=False, factory=list)
+    key: str = attrs.field(init=False)
+    """The API key."""
+    token: str = attrs.field(init=False)
+    """An access token that the service accepts."""
+    client_id: str = attrs.field(init=False)
+    """The client identifier for the token exchange."""
+    client_secret: str = attrs.field(init=False)
+    """The client secret for the token exchange."""
     _counts: collections.Counter[str] = attrs.field(init=False, factory=collections.Counter)
     _waiters: list[tuple[str, int, Future[Call]]] = attrs.field(init=False, factory=list)
     _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
+    _tasks: set[asyncio.Task[object]] = attrs.field(init=False, factory=set)
+    _transports: weakref.WeakSet[asyncio.Transport] = attrs.field(init=False, factory=weakref.WeakSet)
+    _server: web.Server | None = attrs.field(init=False, default=None)
+    _listener: asyncio.Server | None = attrs.field(init=False, default=None)
+    _thread: tuple[threading.Thread, Callable[[], object]] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.faults = Faults(self.clock)
@@ -225,23 +265,82 @@ class BoardService(LoopbackService):
             scopes=self.scopes,
             shape=self.shape,
         )
-        self.key: str = self.rules.key
-        self.token: str = self.rules.token
-        self.client_id: str = self.rules.client_id
-        self.client_secret: str = self.rules.client_secret
+        self.key, self.token = self.rules.key, self.rules.token
+        self.client_id, self.client_secret = self.rules.client_id, self.rules.client_secret
 
     def __repr__(self) -> str:
         return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
 
-    async def start(self) -> None:
-        """Start listening.
+    # --- what clients need
 
-        Raises:
-            RuntimeError: the service is already running.
-            OSError: the port is in use.
+    @property
+    def base_url(self) -> str:
+        """The address of the resource operations. Its port is known once the service runs."""
+        return f"http://{_HOST}:{self.port}"
+
+    @property
+    def auth_url(self) -> str:
+        """The address of the token exchange."""
+        return f"{self.base_url}/auth"
+
+    @property
+    def authorize_url(self) -> str:
+        """The address of the page on which a user gives consent.
+
+        It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636. The interface does not describe this page (5.10).
         """
-        await LoopbackService.start(self)
-        self.rules.address = self.base_url
+        return f"{self.auth_url}/authorize"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables with which an application uses this service.
+
+        `BOARDCLIENT_COOKIE_SECRET` is not among them.
+        """
+        return {
+            "BOARDCLIENT_BASE_URL": self.base_url,
+            "BOARDCLIENT_AUTH_URL": self.auth_url,
+            "BOARDCLIENT_KEY": self.key,
+            "BOARDCLIENT_TOKEN": self.token,
+            "BOARDCLIENT_CLIENT_ID": self.client_id,
+            "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
+            "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
+            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
+        }
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Return a code at once, as the `authorize` callback of `OAuthCredentials`."""
+        return self.new_code()
+
+    def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
+        """Return OAuth credentials of the client that is registered with this service.
+
+        Args:
+            options: The options of `OAuthCredentials`. They replace those that the service knows.
+        """
+        from boardclient import OAuthCredentials
+
+        given = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "redirect_uri": self.redirect_uri,
+            "auth_url": self.auth_url,
+            "authorize": self.authorize,
+            "key": self.key,
+        }
+        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
+
+    def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Return a session for this service. The caller closes it.
+
+        Args:
+            credentials: The credentials. By default the service's key and the first member's token.
+            options: The options of `AsyncSession`.
+        """
+        from boardclient import AsyncSession, StaticCredentials
+
+        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
+        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -259,6 +358,8 @@ class BoardService(LoopbackService):
             LookupError: there is no such member.
         """
         return self.rules.new_code(scopes=scopes, member=member)
+
+    # --- what tests do and see
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
         """Create a board with lists and cards, without a request.
@@ -307,9 +408,99 @@ class BoardService(LoopbackService):
             self._waiters.append((operation, number, waiting))
         return await asyncio.wrap_future(waiting)
 
+    # --- from its start to its end
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        await self.stop()
+
+    def __enter__(self) -> Self:
+        started: Future[Callable[[], object]] = Future()
+        thread = threading.Thread(target=lambda: asyncio.run(self._run(started)), name="board-service", daemon=True)
+        thread.start()
+        try:
+            self._thread = thread, started.result()
+        except Exception:
+            thread.join()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        if self._thread is not None:
+            thread, end = self._thread
+            self._thread = None
+            end()
+            thread.join()
+
+    async def _run(self, started: Future[Callable[[], object]]) -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            await self.start()
+        except Exception as error:  # raised in the thread of the caller
+            started.set_exception(error)
+            return
+        started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
+        await ended.wait()
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            RuntimeError: the service is already running.
+            OSError: the port is in use.
+        """
+        if self._server is not None:
+            raise RuntimeError("this service is already running: stop it first, or make another one")
+        server = web.Server(self._handle, access_log=None)
+        self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
+        self._server = server
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self.rules.address = self.base_url
+
+    async def stop(self) -> None:
+        """Close the listener and all connections at once.
+
+        Requests that hang are cancelled. Calling it again does nothing.
+        """
+        server, listener = self._server, self._listener
+        if server is None or listener is None:
+            return
+        self._server = self._listener = None
+        listener.close()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._transports.update(connection.transport for connection in server.connections if connection.transport is not None)
+        server.pre_shutdown()
+        await server.shutdown(_BACKSTOP_SECONDS)
+        for transport in list(self._transports):
+            transport.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None and request.transport is not None  # noqa: S101, PT018 -- for the type checker: a request has both
+        self._tasks.add(task)
+        self._transports.add(request.transport)
+        try:
+            return await self._respond(request)
+        except ConnectionError:  # the client has closed the connection
+            return web.Response()
+        finally:
+            self._tasks.discard(task)
+
+    # --- a request
+
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         operation, _ = operation_of(request.method, request.rel_url.raw_path)
-        raw = await read_body(request)
+        raw = await _read_body(request)
         call = self._arrived(request, operation, _decoded(raw, request.content_type, form=operation in FORMS))
         stage = Stage(
             request,
@@ -351,6 +542,11 @@ class BoardService(LoopbackService):
     def _commit(self, call: Call) -> Answer:
         with self._lock:
             return self.rules.answer(call.method, call.path, call.query, call.body)
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    """Read the whole body of a request. `request.read` would refuse one of more than 1 MiB."""
+    return b"".join([part async for part in request.content.iter_any()])
 
 
 def _decoded(raw: bytes, content_type: str, *, form: bool) -> Json | bytes:

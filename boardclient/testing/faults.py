@@ -5,12 +5,17 @@ To commit means to carry out what a request asks for. A fault can be applied bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import attrs
+from aiohttp import web
 
-from boardclient.testing._http import Stage
+from boardclient.testing._oauth import Answer
 
 __all__ = [
     "Fault",
@@ -26,6 +31,84 @@ __all__ = [
     "status",
     "truncated",
 ]
+
+
+@attrs.define(eq=False)
+class Stage:
+    """One request that waits for its response, as a fault sees it. Owned by the handler of the request."""
+
+    request: web.BaseRequest = attrs.field(repr=False)
+    commit_with: Callable[[], Answer]
+    on_status: Callable[[int], None]
+    sleep: Callable[[float], Awaitable[object]]
+    """Waits for a number of seconds on the service's clock."""
+    response: web.StreamResponse = attrs.field(init=False, factory=web.Response)
+    _outcome: Answer | None = attrs.field(init=False, default=None)
+
+    def commit(self) -> Answer:
+        """Carry out the request, and return its response. Calling it again changes nothing."""
+        if self._outcome is None:
+            self._outcome = self.commit_with()
+        return self._outcome
+
+    def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
+        """Return the body and the headers of a response."""
+        text = response.body if isinstance(response.body, str) else json.dumps(response.body)
+        return text.encode(), {"Content-Type": f"{response.content_type}; charset=utf-8", **response.headers}
+
+    async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole response.
+
+        Args:
+            status: The HTTP status.
+            body: The body, b"" by default.
+            headers: Header fields. None (default): those that HTTP requires.
+        """
+        self.response = web.Response(status=status, body=body, headers=headers)
+        self.on_status(status)
+        await self.response.prepare(self.request)
+        await self.response.write_eof()
+
+    async def reply_answer(self) -> None:
+        """Carry out the request, and send its response."""
+        outcome = self.commit()
+        await self.reply(outcome.status, *self.encode(outcome))
+
+    async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        """Send the head of a response.
+
+        Args:
+            status: The HTTP status.
+            length: The bytes of the body that follows, as `Content-Length` announces them.
+            headers: Further header fields.
+        """
+        self.response = web.StreamResponse(status=status, headers=headers)
+        self.response.content_length = length
+        self.on_status(status)
+        await self.response.prepare(self.request)
+
+    async def write(self, part: bytes) -> None:
+        """Send a part of the body, after `begin`."""
+        await self.response.write(part)
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        if self.request.transport is not None:
+            self.request.transport.close()
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once, with `reset` by a TCP RST."""
+        transport = self.request.transport
+        if transport is None:
+            return
+        if reset:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+    async def hang(self) -> None:
+        """Wait until the service closes."""
+        await asyncio.Event().wait()
 
 
 class Fault(Protocol):
