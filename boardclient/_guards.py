@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -21,15 +21,12 @@ from boardclient.errors import ConsentRequired, CredentialError, SessionClosedEr
 
 T = TypeVar("T")
 
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+"""Makes a task and owns it, as `Exchange.spawn` does."""
+
 SUPPLIED_SECONDS: Final = 30.0
 """How long a step at a store, or `parse_token`, may take."""
 _logger: Final = logging.getLogger("boardclient")
-
-
-class Spawn(Protocol):
-    """Makes a task and owns it, as `Exchange.spawn` does."""
-
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
 
 
 def log_failure(what: str) -> None:

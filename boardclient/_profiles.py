@@ -106,15 +106,6 @@ class Profile:
     boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
     """The names of boards by identifier, as far as this machine has created or named them."""
 
-    def read_secrets(self) -> Mapping[str, str]:
-        """Return the API key and the client secret, as far as they are kept.
-
-        Raises:
-            CredentialError: the keyring can't be used.
-        """
-        found = _in_keyring(self.base_url) if self.kept_in == "keyring" else self.secrets
-        return {name: value for name, value in found.items() if name in SECRETS}
-
     def token_store(self) -> FileTokenStore:
         return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(folder() / "tokens.sqlite3")
 
@@ -317,8 +308,14 @@ class Settings:
 
     @cached_property
     def secrets(self) -> Mapping[str, str]:
-        """The secrets of the profile. Only what needs one waits for the keyring."""
-        return self.profile.read_secrets()
+        """The API key and the client secret of the profile, as far as they are kept. Only what needs one waits for the keyring.
+
+        Raises:
+            CredentialError: the keyring can't be used.
+        """
+        profile = self.profile
+        found = _in_keyring(profile.base_url) if profile.kept_in == "keyring" else profile.secrets
+        return {name: value for name, value in found.items() if name in SECRETS}
 
     def get(self, name: str) -> str | None:
         """Return a setting, None if it is not known.

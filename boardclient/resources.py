@@ -67,11 +67,7 @@ class Boards(_Resource):
         return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def lists(
-        self,
-        board_id: str,
-        *,
-        extra_query: Parameters | None = None,
-        extra_headers: Mapping[str, str] | None = None,
+        self, board_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None
     ) -> list[BoardList]:
         """Read the lists of a board (interface 4.5), in the order of the response.
 
@@ -86,11 +82,7 @@ class Boards(_Resource):
         return await self._pipeline.call(extended(request, extra_query, extra_headers))
 
     async def cards(
-        self,
-        board_id: str,
-        *,
-        extra_query: Parameters | None = None,
-        extra_headers: Mapping[str, str] | None = None,
+        self, board_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None
     ) -> list[Card]:
         """Read the cards of a board (interface 4.4), in the order of the response.
 
@@ -287,11 +279,7 @@ class Cards(_Resource):
         return result.card
 
     async def get(
-        self,
-        card_id: str,
-        *,
-        extra_query: Parameters | None = None,
-        extra_headers: Mapping[str, str] | None = None,
+        self, card_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None
     ) -> Card:
         """Read a card (interface 4.6).
 
@@ -350,11 +338,7 @@ class Cards(_Resource):
         return await self._pipeline.call(extended(request, extra_query, extra_headers, extra_body))
 
     async def delete(
-        self,
-        card_id: str,
-        *,
-        extra_query: Parameters | None = None,
-        extra_headers: Mapping[str, str] | None = None,
+        self, card_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None
     ) -> None:
         """Delete a card for good (interface 4.10).
 
@@ -465,12 +449,7 @@ class Cards(_Resource):
 class Members(_Resource):
     """Members (interface 4.11)."""
 
-    async def me(
-        self,
-        *,
-        extra_query: Parameters | None = None,
-        extra_headers: Mapping[str, str] | None = None,
-    ) -> Member:
+    async def me(self, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None) -> Member:
         """Read the member whose token it is (interface 4.11). Its fields are in `extra`.
 
         Raises:

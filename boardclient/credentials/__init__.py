@@ -12,11 +12,4 @@ from boardclient.credentials._credentials import (
     StaticCredentials,
 )
 
-__all__ = [
-    "CredentialObserver",
-    "CredentialProvider",
-    "Credentials",
-    "CredentialsIn",
-    "Exchange",
-    "StaticCredentials",
-]
+__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "CredentialsIn", "Exchange", "StaticCredentials"]

@@ -89,7 +89,9 @@ class FileTokenStore(AccountStore):
             ValueError: the name can't be that of a folder.
             CredentialError: the folder can't be used.
         """
-        return cls(app_path(name))
+        if name in {"", ".", ".."} or any(character in '/\\:<>"|?*' or not character.isprintable() for character in name):
+            raise ValueError("name must be the name of a folder: no separators, and not empty")
+        return cls(absolute_path(base_folder("data")) / name / "tokens.sqlite3")
 
     @raises_without_frames
     async def _change(self, account: str, change: Change[T]) -> T:
@@ -184,17 +186,6 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     except RuntimeError:
         pass
     raise ValueError(f"the home folder in {os.fspath(path)!r} is not known: give the whole path")
-
-
-def app_path(name: str) -> Path:
-    """Return the path of an application's token file in the user's data folder.
-
-    Raises:
-        ValueError: the name is empty, or can't be that of a folder.
-    """
-    if name in {"", ".", ".."} or any(character in '/\\:<>"|?*' or not character.isprintable() for character in name):
-        raise ValueError("name must be the name of a folder: no separators, and not empty")
-    return absolute_path(base_folder("data")) / name / "tokens.sqlite3"
 
 
 def check_folder(folder: Path) -> None:
