@@ -159,6 +159,7 @@ def appearance(card: Card | CardDraft) -> int:
 # --- reading
 
 
+@attrs.define(eq=False, repr=False)
 class RunBoard:
     """Reads the board of a run. Owned by the run.
 
@@ -167,36 +168,27 @@ class RunBoard:
     `on_wait` is called with the seconds of a wait for cards that are not listed yet, and with None after it.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        hold: Hold,
-        board_id: str | None,
-        ledger: Ledger,
-        settle_seconds: float,
-        on_wait: Callable[[float | None], object],
-    ) -> None:
-        self.board_id = board_id
-        self.lists: frozenset[str] | None = None
-        """Its lists, None if they are not known."""
-        self.open_lists: frozenset[str] | None = None
-        """Those whose cards are listed."""
-        self.created_at = -math.inf
-        """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
-        self.probes = IdSet()
-        """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
-        self.held_until: float | None = None
-        """When, on the loop's clock, the pause ends that the service has asked for, or None."""
-        self._pipeline = pipeline
-        self._hold = hold
-        self._ledger = ledger
-        self._settle_seconds = settle_seconds
-        self._on_wait = on_wait
-        self._baseline: IdSet | None = None
-        self._listed_before: Counter[str] | None = None
-        """How many cards each list had before the first row, if this run has read them."""
-        self._deleted: set[str] = set()
-        self._moved: set[str] = set()
+    _pipeline: Pipeline
+    _hold: Hold
+    board_id: str | None
+    _ledger: Ledger
+    _settle_seconds: float
+    _on_wait: Callable[[float | None], object]
+    lists: frozenset[str] | None = attrs.field(init=False, default=None)
+    """Its lists, None if they are not known."""
+    open_lists: frozenset[str] | None = attrs.field(init=False, default=None)
+    """Those whose cards are listed."""
+    created_at: float = attrs.field(init=False, default=-math.inf)
+    """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
+    probes: IdSet = attrs.field(init=False, factory=IdSet)
+    """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
+    held_until: float | None = attrs.field(init=False, default=None)
+    """When, on the loop's clock, the pause ends that the service has asked for, or None."""
+    _baseline: IdSet | None = attrs.field(init=False, default=None)
+    _listed_before: Counter[str] | None = attrs.field(init=False, default=None)
+    """How many cards each list had before the first row, if this run has read them."""
+    _deleted: set[str] = attrs.field(init=False, factory=set)
+    _moved: set[str] = attrs.field(init=False, factory=set)
 
     async def prepare(self, note: Callable[[str, Card], object] | None) -> None:
         """Read the lists, and the cards that exist before the first row.
