@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from import_helpers import Terminal
 
 from boardclient import BulkRun
 from boardclient.cli import main
@@ -63,6 +64,22 @@ def cli(bare_cli: Cli, board_service: BoardService, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BOARDCLIENT_KEY", board_service.key)
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     return bare_cli
+
+
+@pytest.fixture
+def on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Call the command line with a terminal as standard output, and give what it prints."""
+
+    def call(*argv: str, code: int = 0, columns: int = 200, **variables: str) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", terminal := Terminal())
+            assert cli(*argv).code == code
+            return terminal.getvalue()
+
+    return call
 
 
 class BoardIds(NamedTuple):

@@ -1,5 +1,6 @@
 """Helpers of the tests of the import."""
 
+import io
 import json
 import threading
 from typing import Any
@@ -9,6 +10,13 @@ from boardclient.testing.faults import Stage
 
 STATES = ("created", "already", "failed", "unknown")
 SETTLE = ("--settle", "0.05")
+
+
+class Terminal(io.StringIO):
+    """What stands for a terminal as standard output or standard error."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def into(board: Any) -> tuple[str, ...]:

@@ -574,23 +574,10 @@ def test_doctor_compares_the_clocks(cli, board_service: BoardService) -> None:
     assert "clock" not in findings(cli("doctor").out)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+def test_doctor_draws_on_a_terminal(on_a_terminal) -> None:
+    assert "token          ok     accepted" in on_a_terminal("doctor")
 
 
-def test_doctor_draws_on_a_terminal(cli, monkeypatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    cli("doctor")
-    assert "token          ok     accepted" in terminal.getvalue()
-
-
-@pytest.mark.parametrize(("token", "title"), [(None, "signed in"), ("refused", "not signed in")])
-def test_auth_status_says_on_a_terminal_who_is_not_signed_in(cli, monkeypatch, token: str | None, title: str) -> None:
-    if token is not None:
-        monkeypatch.setenv("BOARDCLIENT_TOKEN", token)
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    cli("auth", "status")
-    assert terminal.getvalue().splitlines()[0] == title
+def test_auth_status_says_on_a_terminal_who_is_not_signed_in(on_a_terminal) -> None:
+    assert on_a_terminal("auth", "status").splitlines()[0] == "signed in"
+    assert on_a_terminal("auth", "status", code=4, BOARDCLIENT_TOKEN="refused").splitlines()[0] == "not signed in"

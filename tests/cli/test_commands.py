@@ -155,7 +155,7 @@ def test_fields_are_chosen_after_json_and_nothing_else_is_taken_for_them(cli, bo
     assert found == wanted or (wanted is None and found["id"] == card_id and len(found) == 7)
 
 
-def test_a_board_is_drawn_on_a_terminal_and_known_ones_are_listed(cli, board_service: BoardService, monkeypatch) -> None:
+def test_a_board_is_drawn_on_a_terminal_and_known_ones_are_listed(cli, on_a_terminal, monkeypatch) -> None:
     board_id = fields(cli("board", "create", "Roadmap").out)["id"]
     assert json.loads(cli("board", "list", "--json").out) == [{"id": board_id, "name": "Roadmap"}]
     monkeypatch.setenv("_BOARDCLIENT_COMPLETE", "bash_complete")
@@ -163,11 +163,7 @@ def test_a_board_is_drawn_on_a_terminal_and_known_ones_are_listed(cli, board_ser
     monkeypatch.setenv("COMP_CWORD", "3")
     assert cli().out == "plain,Roadmap\n"
     monkeypatch.delenv("_BOARDCLIENT_COMPLETE")
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", terminal)
-    cli("board", "show", "Roadmap")
-    assert terminal.getvalue() == "The board has no lists.\n"
+    assert on_a_terminal("board", "show", "Roadmap") == "The board has no lists.\n"
 
 
 def test_a_date_at_the_end_of_time_stays_in_utc(cli, board) -> None:
@@ -346,15 +342,11 @@ def test_an_empty_name_is_refused(cli, command: list[str]) -> None:
     cli(*command, " ").fails(2, "invalid value for 'NAME': it is empty")
 
 
-def test_a_table_is_no_wider_than_its_longest_line(cli, board_service: BoardService, monkeypatch) -> None:
+def test_a_table_is_no_wider_than_its_longest_line(on_a_terminal) -> None:
     """Blanks behind the last cell would break each line of a narrow terminal in two."""
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", terminal)
-        cli("doctor")
-    assert len(terminal.getvalue().splitlines()) > 4
-    assert not any(line.endswith(" ") for line in terminal.getvalue().splitlines())
+    lines = on_a_terminal("doctor").splitlines()
+    assert len(lines) > 4
+    assert not any(line.endswith(" ") for line in lines)
 
 
 def test_what_stands_behind_two_dashes_is_no_option(cli, board_service: BoardService, board) -> None:

@@ -1,6 +1,5 @@
 """Drawing: hostile text does not control the terminal, lists are side by side, markup is text."""
 
-import io
 import json
 import os
 import re
@@ -9,31 +8,11 @@ from collections.abc import Callable
 
 import click
 import pytest
+from import_helpers import Terminal
 
 from boardclient.testing import BoardService
 
 Draw = Callable[..., str]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def on_a_terminal(cli, monkeypatch) -> Draw:
-    """Call the command line with a terminal as standard output, and give what it prints."""
-
-    def call(*argv: str, columns: int = 200, **variables: str) -> str:
-        monkeypatch.setenv("COLUMNS", str(columns))
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "stdout", Terminal())
-            assert cli(*argv).code == 0
-            return sys.stdout.getvalue()
-
-    return call
 
 
 @pytest.fixture

@@ -190,16 +190,13 @@ def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardS
     cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--preview").fails(2, "row 2, column due")
 
 
-def test_a_dry_run_shows_the_first_rows_on_a_terminal(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
+def test_a_dry_run_shows_the_first_rows_on_a_terminal(on_a_terminal, board, csv_file) -> None:
     """A wrong encoding, list or order of day and month is seen before anything is sent."""
     rows = "".join(f"Käse {n};0{n}.02.2027;text {n}\n" for n in range(1, 8))
     path = csv_file("")
     Path(path).write_bytes(f"name;due;desc\n{rows}".encode("cp1252"))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", terminal)
-    cli("import", path, *into(board), "--preview", "--date-format", "%m.%d.%Y", "--timezone", "UTC", "--encoding", "cp1252")
-    head, *sample = terminal.getvalue().splitlines()[6:]
+    reading = ("--date-format", "%m.%d.%Y", "--timezone", "UTC", "--encoding", "cp1252")
+    head, *sample = on_a_terminal("import", path, *into(board), "--preview", *reading).splitlines()[6:]
     assert head.split() == ["row", "name", "list", "due", "desc"]
     assert [line.split("  ")[:1] for line in sample] == [[str(number)] for number in range(2, 7)]
     assert sample[0].split() == ["2", "Käse", "1", "Done", "2027-01-02T00:00:00+00:00", "'text", "1'"]

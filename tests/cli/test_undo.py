@@ -1,7 +1,6 @@
 """Undoing an import, and settling its unknown rows by hand."""
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -252,7 +251,7 @@ def unknown(cli, board_service: BoardService, board, csv_file) -> tuple[str, ...
 
 
 def test_an_import_names_unknown_rows_as_resolve_takes_them(
-    cli, board_service: BoardService, board, csv_file, monkeypatch
+    cli, on_a_terminal, board_service: BoardService, board, csv_file
 ) -> None:
     """The rows of the file are others: it has a header and empty rows."""
     for call, fault in ((2, Renamed(board_service)), (3, board_service.faults.drop())):
@@ -264,7 +263,7 @@ def test_an_import_names_unknown_rows_as_resolve_takes_them(
     assert "row 5 (reference 'r-3'): unknown: " in err
     named = [(row["row"], row["key"]) for row in summary(out)["rows"]]
     assert named == [(4, 1), (5, "r-3")]
-    shown = on_a_terminal(cli, monkeypatch, "journal", "resolve", f"{path}.journal")
+    shown = on_a_terminal("journal", "resolve", f"{path}.journal")
     assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["1", "B"], ["r-3", "C"]]
     for _, key in named:
         assert cli("journal", "resolve", f"{path}.journal", str(key), "--absent").code == 0
@@ -329,25 +328,16 @@ def test_a_row_whose_name_is_that_of_two_is_asked_for(cli, board_service: BoardS
     assert cli(*line).out == ""
 
 
-def on_a_terminal(cli, monkeypatch, *argv: str) -> str:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", terminal)
-        cli(*argv)
-    return terminal.getvalue()
-
-
 def test_an_undo_says_that_unknown_rows_may_have_cards(cli, unknown) -> None:
     code, _, err = cli("undo", journal_of(unknown), "--yes")
     assert code == 0
     assert f"2 rows may have a card that is left: boardclient journal resolve {journal_of(unknown)}" in err
 
 
-def test_a_journal_without_unknown_rows_says_so(cli, board, csv_file, monkeypatch) -> None:
+def test_a_journal_without_unknown_rows_says_so(cli, on_a_terminal, board, csv_file) -> None:
     path = csv_file(SIX)
     assert cli("import", path, *into(board)).code == 0
-    assert on_a_terminal(cli, monkeypatch, "journal", "resolve", f"{path}.journal") == "nothing to show\n"
+    assert on_a_terminal("journal", "resolve", f"{path}.journal") == "nothing to show\n"
     assert cli("journal", "resolve", f"{path}.journal").out == ""
 
 
@@ -362,11 +352,11 @@ def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
     }
 
 
-def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardService, unknown, monkeypatch) -> None:
+def test_suggestions_are_taken_at_the_user_s_word(cli, on_a_terminal, board_service: BoardService, unknown) -> None:
     """A card that resembles a row is suggested for it, and two rows can't have one card."""
     journal = journal_of(unknown)
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
-    assert f"{card_id}  card 2!    0.96      true" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert f"{card_id}  card 2!    0.96      true" in on_a_terminal("journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert [line.split("\t")[0] for line in out.splitlines()] == ["r-4"]

@@ -14,31 +14,17 @@ from typing import Any
 import pytest
 from waiting import until
 
-from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials, logs
+from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, StaticCredentials, logs
 from boardclient._activities import INSTALLED, Activity, Instrument
 from boardclient.errors import Effect, SessionClosedError
 from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
 
-def oauth(service: BoardService, **options: Any) -> OAuthCredentials:
-    async def authorize(request: object) -> str:
-        return service.new_code()
-
-    given = {
-        "client_id": service.client_id,
-        "client_secret": service.client_secret,
-        "redirect_uri": service.redirect_uri,
-        "auth_url": service.auth_url,
-        "key": service.key,
-    }
-    return OAuthCredentials(**given, authorize=authorize, **options)
-
-
 async def test_a_call_is_logged_with_its_attempts(service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A call with a renewal and a retry is logged with its identifier, account, statuses, pause and the service's request id."""
     caplog.set_level(logging.DEBUG, "boardclient")
-    async with AsyncSession(oauth(service, account="ada"), service.base_url, retry=policy) as session:
+    async with AsyncSession(service.oauth_credentials(account="ada"), service.base_url, retry=policy) as session:
         await session.members.me()
         service.faults.add(faults.status(503, headers={"X-Request-Id": "r-77"}), "members.me", times=1)
         caplog.clear()
@@ -61,7 +47,7 @@ async def test_a_call_is_logged_with_its_attempts(service: BoardService, policy:
 async def test_renewals_and_failures_are_logged(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
     """The renewal, its token exchange and an error are logged; no credential is in any record."""
     caplog.set_level(logging.DEBUG, "boardclient")
-    async with AsyncSession(oauth(service), service.base_url) as session:
+    async with AsyncSession(service.oauth_credentials(), service.base_url) as session:
         with pytest.raises(ApiError) as caught:
             await session.cards.get("none")
     texts = [record.getMessage() for record in caplog.records]
@@ -94,7 +80,7 @@ async def test_only_records_of_requests_have_an_effect(service: BoardService, ca
     """The record of a run that has created cards does not say "not sent", nor does that of a renewal."""
     caplog.set_level(logging.INFO, "boardclient")
     board = service.seed({"To Do": []})
-    async with AsyncSession(oauth(service), service.base_url) as session:
+    async with AsyncSession(service.oauth_credentials(), service.base_url) as session:
         await session.cards.create_many([CardDraft("c", board.lists["To Do"])]).wait()
         await session.members.me()
     effects = {(record.operation, record.effect) for record in caplog.records if record.name == "boardclient.calls"}
@@ -105,7 +91,7 @@ async def test_events_name_call_account_and_headers(service: BoardService, polic
     """The events of one call carry its identifier, its account and the headers of responses; a view has observers of its own."""
     seen: list[Any] = []
     echo = {"X-Echo": service.key, "X-Kind": "canned"}
-    async with AsyncSession(oauth(service, account="ada"), service.base_url, retry=policy) as session:
+    async with AsyncSession(service.oauth_credentials(account="ada"), service.base_url, retry=policy) as session:
         view = session.with_options(observers=[seen.append])
         await view.members.me()
         service.faults.add(faults.status(503, headers=echo), "members.me", times=1)
@@ -121,7 +107,7 @@ async def test_events_name_call_account_and_headers(service: BoardService, polic
 async def test_observers_see_token_exchanges(service: BoardService) -> None:
     """The observers of the call that waits for a renewal see its exchange, with the call's identifier and no credential."""
     seen: list[Any] = []
-    async with AsyncSession(oauth(service, account="ada"), service.base_url) as session:
+    async with AsyncSession(service.oauth_credentials(account="ada"), service.base_url) as session:
         await session.with_options(observers=[seen.append]).members.me()
     sent, received, *others = seen
     assert (sent.operation, sent.method, sent.path, sent.attempt) == ("token exchange", "POST", "/auth/1/OAuthGetAccessToken", 1)
