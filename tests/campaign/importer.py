@@ -22,6 +22,7 @@ from typing import Any
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport._pool import Pool
 
+_OPTIONS = ("concurrency", "journal", "board_id", "unknown", "marker", "probe", "settle")
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
 LONGEST_SECONDS = 300.0
 """How long a process may take before it counts as hanging."""
@@ -88,25 +89,11 @@ async def _import(order: Mapping[str, Any], say: Callable[[object], None]) -> No
     drafts: Any = [_draft(row) for row in rows]
     if order["is_async"]:
         drafts = _in_time(drafts)
-    credentials = OAuthCredentials(
-        client_id=order["client_id"],
-        client_secret=order["client_secret"],
-        redirect_uri=order["redirect_uri"],
-        auth_url=order["auth_url"],
-        key=order["key"],
-        authorize=_code_of(Path(order["codes"])),
-    )
+    client = {name: order[name] for name in ("client_id", "client_secret", "redirect_uri", "auth_url", "key")}
+    credentials = OAuthCredentials(**client, authorize=_code_of(Path(order["codes"])))
+    options = {name: order[name] for name in _OPTIONS}
     async with AsyncSession(credentials, order["base_url"], timeout=order["timeout"]) as session:
-        async with session.cards.create_many(
-            drafts,
-            concurrency=order["concurrency"],
-            journal=order["journal"],
-            board_id=order["board_id"],
-            unknown=order["unknown"],
-            marker=order["marker"],
-            probe=order["probe"],
-            settle=order["settle"],
-        ) as run:
+        async with session.cards.create_many(drafts, **options) as run:
             async for result in run:
                 card = None if result.card is None else result.card.id
                 error = None if result.error is None else f"{type(result.error).__name__}: {result.error}"

@@ -27,12 +27,6 @@ Tools = Client
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    async with BoardService() as running:
-        yield running
-
-
-@pytest.fixture
 def board(service: BoardService) -> SeededBoard:
     return service.seed({"To Do": ["Book the hall", "Print the menu"], "Done": ["Invite"]})
 
