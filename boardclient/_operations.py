@@ -219,29 +219,17 @@ def _closed_fields(*, closed: object) -> dict[str, JsonValue]:
 
 
 CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
-    "boards.create",
-    "POST",
-    "/1/boards",
-    _of_body(_wire.created_board),
-    _board_fields,
+    "boards.create", "POST", "/1/boards", _of_body(_wire.created_board), _board_fields,
     documented=frozenset({"name", "defaultLists", "idOrganization"}),
-)
+)  # fmt: skip
 ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
-    "lists.create",
-    "POST",
-    "/1/lists",
-    _of_body(_wire.created_list),
-    _list_fields,
+    "lists.create", "POST", "/1/lists", _of_body(_wire.created_list), _list_fields,
     documented=frozenset({"name", "idBoard", "pos"}),
-)
+)  # fmt: skip
 ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
-    "cards.create",
-    "POST",
-    "/1/cards",
-    _created_card,
-    _card_fields,
+    "cards.create", "POST", "/1/cards", _created_card, _card_fields,
     documented=frozenset({"name", "idList", "desc", "due", "pos"}),
-)
+)  # fmt: skip
 
 
 def card_request(name: str, list_id: str, desc: str | None, due: datetime | None, pos: Pos | None) -> Request[Card]:
@@ -265,34 +253,17 @@ READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
     "cards.get", "GET", "/1/cards/{card_id}", _of_body(_wire.card), repeatable=True
 )
 MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
-    "cards.move",
-    "PUT",
-    "/1/cards/{card_id}",
-    _of_changed(_wire.changed_card),
-    _place_fields,
-    repeatable=True,
-    documented=frozenset({"idList"}),
-    needs_body=False,
-)
+    "cards.move", "PUT", "/1/cards/{card_id}", _of_changed(_wire.changed_card), _place_fields,
+    documented=frozenset({"idList"}), repeatable=True, needs_body=False,
+)  # fmt: skip
 ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
-    "cards.add_label",
-    "POST",
-    "/1/cards/{card_id}/idLabels",
-    _nothing,
-    _label_fields,
-    documented=frozenset({"value"}),
-    needs_body=False,
-)
+    "cards.add_label", "POST", "/1/cards/{card_id}/idLabels", _nothing, _label_fields,
+    documented=frozenset({"value"}), needs_body=False,
+)  # fmt: skip
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
-    "lists.archive",
-    "PUT",
-    "/1/lists/{list_id}",
-    _of_changed(_wire.changed_list),
-    _closed_fields,
-    repeatable=True,
-    documented=frozenset({"closed"}),
-    needs_body=False,
-)
+    "lists.archive", "PUT", "/1/lists/{list_id}", _of_changed(_wire.changed_list), _closed_fields,
+    documented=frozenset({"closed"}), repeatable=True, needs_body=False,
+)  # fmt: skip
 DELETE_CARD: Final[Operation[None]] = Operation(  # 4.10
     "cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True, needs_body=False
 )

@@ -89,9 +89,7 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
         advice="obtain a token with the scopes read and write",
     ),
     404: StatusMeaning(
-        NotFoundError,
-        "an identifier does not exist or is not accessible",
-        advice="check the identifiers and whose token it is",
+        NotFoundError, "an identifier does not exist or is not accessible", advice="check the identifiers and whose token it is"
     ),
     407: StatusMeaning(
         ApiError, "the proxy wants credentials", advice="check proxy= or the proxy of the environment", ends_run=True

@@ -137,9 +137,8 @@ class Lists(_Resource):
         reading = operations.BOARD_LISTS.request(board_id)
         before = {found.id for found in await self._pipeline.call(reading)}
         try:
-            return await self._pipeline.call(
-                request, CallOptions(is_of_run=True)
-            )  # no policy repeats it if its effect is unknown
+            # No policy repeats it if its effect is unknown.
+            return await self._pipeline.call(request, CallOptions(is_of_run=True))
         except BoardClientError as error:
             if error.effect not in {Effect.UNKNOWN, Effect.DONE}:
                 raise
