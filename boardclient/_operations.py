@@ -20,6 +20,7 @@ from boardclient._transport._values import (
     CREDENTIAL_NAMES,
     FRAMING,
     RawResponse,
+    Record,
     TransportFailure,
     TransportResult,
     check_headers,
@@ -95,21 +96,20 @@ class Operation(Generic[T]):
         return Request(self, before + quoted + after, body, named)
 
 
-@attrs.define
-class Request(Generic[T]):
+class Request(Record, Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
     `target` is the path with the query, and `identifier` is what the caller put into the path, or "". `body` is a JSON object, or
     None for no body. `fields` are those of a creation's body by their wire names, otherwise empty. `headers` are sent besides
-    those of the session. It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
+    those of the session. It is not changed after it was made.
     """
 
-    operation: Operation[T] = attrs.field(repr=False)
+    operation: Operation[T]
     target: str
     body: bytes | None = None
     identifier: str = ""
-    fields: Mapping[str, JsonValue] = attrs.field(default=MappingProxyType({}), repr=False)
-    headers: Mapping[str, str] | None = attrs.field(default=None, repr=False)
+    fields: Mapping[str, JsonValue] = MappingProxyType({})
+    headers: Mapping[str, str] | None = None
 
     @property
     def path(self) -> str:
@@ -322,7 +322,7 @@ def extended(
         if fields:
             body = b",".join((body[:-1], encode(fields)[1:])) if body != b"{}" else encode(fields)
     headers = None if extra_headers is None else check_headers(extra_headers, "extra_headers", _REFUSED_HEADERS)
-    return attrs.evolve(request, target=target, body=body, headers=headers)
+    return Request(request.operation, target, body, request.identifier, request.fields, headers)
 
 
 def _query(parameters: Parameters, name: str, reserved: frozenset[str]) -> dict[str, list[str]]:

@@ -140,14 +140,17 @@ def add_words(error: BoardClientError, words: str, joint: str = "; ") -> None:
     error.args = (error.message, *error.args[1:])
 
 
-@attrs.frozen  # pyright: ignore[reportGeneralTypeIssues] -- attrs freezes subclasses of classes that are not
-class Response(RawResponse):
+@attrs.frozen
+class Response:
     """The response to `session.request`.
 
     `status` is a number, `headers` is case-insensitive, and `body` is bytes, with any content encoding undone. `request` is the
     method and the path, without the query.
     """
 
+    status: int
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
     request: str = attrs.field(default="", eq=False)
 
     @property

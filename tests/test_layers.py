@@ -38,7 +38,7 @@ _OWNERS = {
     "cryptography": {"credentials"},
     "httptools": {"_transport"},
     "itsdangerous": {"_cookies"},
-    "msgspec": {"_wire"},
+    "msgspec": {"_transport", "_wire"},
     "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"_pytest_plugin"},
     "rich": {"cli"},

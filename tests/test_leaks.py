@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 import attrs
 import pytest
 from leak_scenes import CORES, KEY, KINDS, SECRET, TOKEN, Scene
+from rich.pretty import pretty_repr
 from virtual_loop import Clock
 
 from boardclient import BoardClientError, CardDraft, Credentials, StaticCredentials
+from boardclient._transport._values import RawResponse
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
 
@@ -92,7 +94,7 @@ async def test_an_identifier_that_repeats_the_key_is_in_no_error_of_a_run(
 
 
 async def test_objects_show_no_secret(service: BoardService) -> None:
-    """Sessions, views, runs, credentials, providers and the service print none of what they hold."""
+    """Sessions, views, runs, credentials, providers, responses and the service print none of what they hold."""
     credentials = Credentials(TOKEN, KEY)
     provider = StaticCredentials(TOKEN, KEY)
     async with service.session(provider) as session:
@@ -100,7 +102,8 @@ async def test_objects_show_no_secret(service: BoardService) -> None:
         view = session.with_credentials(StaticCredentials(TOKEN))
         things: list[object] = [credentials, provider, session, run, view, session.cards, service, service.rules]
         things += [vars(session), list(service.rules.tokens.values()), service.calls]
-        texts = [way(thing) for thing in things for way in (str, repr, format)]
+        things.append(response := RawResponse(200, {"Set-Cookie": TOKEN}, TOKEN.encode()))
+        texts = [pretty_repr(response), *(way(thing) for thing in things for way in (str, repr, format))]
     assert not [text for text in texts if any(core in text.lower() for core in CORES)]
 
 

@@ -70,13 +70,24 @@ _NO_OPTIONS: Final = CallOptions()
 
 
 class CallContext(Progress):
-    """The state of one call and of its current request, with class-level defaults for what few calls look at.
+    """The state of one call and of its current request."""
 
-    `__init__` sets what each call sets later, too. An object that gets an attribute which the first ones of its class did not
-    have needs a dictionary of its own, at a thirtieth of the cost of a call (https://peps.python.org/pep-0412/).
-    """
-
-    stage: Stage  # again, since type checkers would infer it from `record`
+    request: Request[Any] | None
+    task: asyncio.Task[object]
+    began: float
+    """When the call began, on the loop's clock."""
+    seconds: float | None
+    """The timeout."""
+    options: CallOptions
+    """The options that differ from the session's."""
+    cancelled_before: int
+    """How often the task had been cancelled when the call began."""
+    is_recorded: bool = False
+    """Whether a success is recorded as an attempt too. It is not if nothing follows the call, and it succeeds at once."""
+    activity: Activity | None = None
+    """The call as instruments see it, None if nothing follows it."""
+    may_continue: bool = True
+    """Whether the call may continue. False after an interruption and once the session is closed."""
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left: float = math.inf
@@ -99,28 +110,8 @@ class CallContext(Progress):
     """The credentials of the attempts in the history, which are redacted from all that comes later."""
     cancellations: int = 0
     """How often the call has cancelled its task."""
-    _again: asyncio.TimerHandle
-    """The timer of the next cancellation, once there was one."""
-
-    def __init__(
-        self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None, options: CallOptions
-    ) -> None:
-        self.request = request
-        self.task = task
-        self.seconds = seconds
-        self.options = options
-        """The options that differ from the session's."""
-        self.is_recorded: bool = False
-        """Whether a success is recorded as an attempt too. It is not if nothing follows the call, and it succeeds at once."""
-        self.activity: Activity | None = None
-        """The call as instruments see it, None if nothing follows it."""
-        self.may_continue: bool = True
-        """Whether the call may continue. False after an interruption and once the session is closed."""
-        self.http_version: tuple[int, int] | None = None
-        self.connection: UsedConnection | None = None
-        self.response_number: int = 0
-        self._began = began
-        self._cancelling = task.cancelling()
+    next_cancellation: asyncio.TimerHandle | None = None
+    """The timer of the next one, once there was one."""
 
     @property
     def line(self) -> str:
@@ -137,7 +128,7 @@ class CallContext(Progress):
 
     @property
     def seconds_since_beginning(self) -> float:
-        return self.task.get_loop().time() - self._began
+        return self.task.get_loop().time() - self.began
 
     @property
     def effect(self) -> Effect:
@@ -156,7 +147,7 @@ class CallContext(Progress):
         if self.options.may_send is not None and not self.options.may_send():
             self.stage = "connect"  # nothing was sent
             raise ConnectionError("the request may not be sent any more")
-        self.stage = stage
+        self.stage: Stage = stage  # with its type again, which checkers would infer otherwise
 
     def record_result(self, result: TransportResult, outcome: object) -> Attempt:
         """Record the result of an attempt, whose `outcome` is its value or its error."""
@@ -209,11 +200,11 @@ class CallContext(Progress):
     def _cancel(self) -> None:
         """Cancel the task, and again every `INSIST_SECONDS`: application code may swallow a cancellation, or hang."""
         self.cancellations += 1
-        self._again = self.task.get_loop().call_later(INSIST_SECONDS, self._cancel)
+        self.next_cancellation = self.task.get_loop().call_later(INSIST_SECONDS, self._cancel)
         self.task.cancel()
 
     def is_cancelled(self) -> bool:
-        return self.task.cancelling() > self._cancelling
+        return self.task.cancelling() > self.cancelled_before
 
     def withdraw(self) -> None:
         """End the call if its current attempt is neither sent nor queued for writing."""
@@ -225,8 +216,8 @@ class CallContext(Progress):
         error = None
         # The cancellations of the call are taken back. If the task was cancelled by others as well, theirs counts: the caller
         # wants the task to end, and would not if it got an error in its place.
-        if self.interruption is not None:
-            self._again.cancel()
+        if self.interruption is not None and self.next_cancellation is not None:
+            self.next_cancellation.cancel()
             for _ in range(self.cancellations):  # those of others remain
                 self.task.uncancel()
             if not self.is_cancelled():
@@ -320,7 +311,7 @@ class InFlightCalls:
         if loop is not self._open_on:
             self._bind(loop, request)
         now = loop.time()
-        context = CallContext(request, task, now, seconds, options or _NO_OPTIONS)
+        context = CallContext(request, task, now, seconds, options or _NO_OPTIONS, task.cancelling())
         if seconds is not None:
             deadline = context.deadline = now + seconds
             if deadline < self._wake_at:

@@ -107,8 +107,8 @@ class Credentials:
         They are found as they are, percent-encoded, escaped as in JSON or HTML, and escaped several times. A large body is cut to
         what an error keeps, and not within a credential.
         """
-        body = masked(response.body, self._forms_with(others), BODY_KEPT_BYTES)
-        return attrs.evolve(response, body=body, headers=self.redact_headers(response.headers, *others))
+        headers = self.redact_headers(response.headers, *others)
+        return RawResponse(response.status, headers, masked(response.body, self._forms_with(others), BODY_KEPT_BYTES))
 
     def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
         """Return a copy of the first 64 KiB of headers, with `***` in place of the credentials, in names too."""
