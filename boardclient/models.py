@@ -277,12 +277,17 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
         TypeError: it is not a datetime.
         ValueError: it is not aware, is no moment, such as pandas' NaT, or its year in UTC is not between 1 and 9999.
     """
+    # Of datetime itself: a subclass may write dates in another form.
+    return datetime.isoformat(_in_utc(value, name)).removesuffix("+00:00") + "Z"
+
+
+def _in_utc(value: object, name: str) -> datetime:
+    """Return an aware date-time in UTC, or raise as `utc_timestamp` does."""
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(value).__name__}")
     try:
         if value.utcoffset() is not None:
-            # Of datetime itself: a subclass may write dates in another form.
-            return datetime.isoformat(value.astimezone(UTC)).removesuffix("+00:00") + "Z"
+            return value.astimezone(UTC)
         problem = "must be timezone-aware"
     except OverflowError:
         problem = "lies outside the years that UTC can express"
@@ -325,7 +330,7 @@ def check_card(name: object, list_id: object, desc: object, due: object, pos: ob
     if not (desc is None or (type(desc) is str and desc.isascii())):
         check_text(desc, "desc")
     if due is not None:
-        utc_timestamp(due, "due")
+        _in_utc(due, "due")  # writing it takes twice as long
     if pos is not None:
         check_pos(pos, "pos")
 

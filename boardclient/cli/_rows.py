@@ -16,7 +16,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import attrs
 
@@ -51,8 +51,7 @@ class Board:
     lists: Names
 
 
-@attrs.frozen
-class FileRow:
+class FileRow(NamedTuple):
     """A row's number, the draft that was made from it, and where the card belongs."""
 
     number: int
@@ -81,7 +80,8 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     try:
         if due.utcoffset() is None:
             due = due.astimezone() if zone is None else due.replace(tzinfo=zone)
-        due.astimezone(UTC)
+        if not 1 < due.year < 9999:
+            due.astimezone(UTC)
     except (OverflowError, ValueError, OSError):
         raise ValueError("is outside of the years 1 to 9999 in UTC") from None
     return due
@@ -176,16 +176,19 @@ class _Header:
             return _MARKED
         if self._is_header(cells):
             return f"is a header again, {_JOINED}; take it out"
-        if any(cells[len(self.columns) :]) or any(cells[place] for place in self._nameless if place < len(cells)):
+        nameless = [cells[place] for place in self._nameless if place < len(cells)] if self._nameless else []
+        if any(nameless) or any(cells[len(self.columns) :]):
             return f"has cells without a column; the header names {plural(len(self.names), 'column')}"
         return None
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Return True if all cells name columns. One that does so alone may be a card, unless it is all of the header."""
-        # This ends at the first cell of most rows.
-        if not all(plain(cell).casefold() in self._words for cell in cells if cell.strip()):
-            return False
-        words = [plain(cell) for cell in cells if cell.strip()]
+        words = []
+        for cell in cells:
+            if word := plain(cell):
+                if word.casefold() not in self._words:  # as is the first cell of most rows
+                    return False
+                words.append(word)
         return "name" in map(self._layout.column, words) and (len(words) > 1 or words == self._there)
 
 
@@ -246,13 +249,27 @@ def _json_object(line: str) -> dict[str, object] | str:
 def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
     first: tuple[int, list[str]] | None = None
     missing = set(layout.columns)
+    keys: list[str] | None = None
+    columns: list[tuple[str, str]] = []
     for number, line in enumerate(lines(file, layout), 1):
         value = _json_object(line) if line.strip() else ""
         if isinstance(value, dict):
-            there = list(map(plain, value))
-            first = first or (number, there)
-            missing.difference_update(there)
-            yield from _json_record(number, value, layout, there)
+            problems: list[Problem] = []
+            if [*value] != keys:  # else its columns are those of the row before, with which nothing is wrong
+                there = list(map(plain, value))
+                first = first or (number, there)
+                missing.difference_update(there)
+                columns = [(column, name) for name in value if (column := layout.column(name)) is not None]
+                problems += _column_problems(number, columns, layout, there)
+                keys = None if problems else [*value]
+            for column, name in columns:
+                if column in IMPORTED and not (value[name] is None or isinstance(value[name], str)):
+                    problems.append(Problem(number, name, "must be a string or null"))
+            yield from problems
+            if not problems:
+                # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
+                cells = {column: text for column, name in columns if (text := value[name]) or (text == "" and column == "desc")}
+                yield number, cast("Cells", cells), dict(columns)
         elif value:
             yield Problem(number, None, value)
             if first is None and value is _CUT:  # the rest belongs to it
@@ -261,45 +278,43 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
         yield from _lacking(first[0], [name for name in layout.columns if name in missing], first[1])
 
 
-def _json_record(number: int, value: Mapping[str, object], layout: Layout, there: Sequence[str]) -> Iterator[_Record | Problem]:
-    named = [(column, name) for name in value if (column := layout.column(name)) is not None]
-    problems = list(_column_problems(number, named, layout, there))
-    for column, name in named:
-        if column in IMPORTED and not isinstance(value[name], str | None):
-            problems.append(Problem(number, name, "must be a string or null"))
-    yield from problems
-    if not problems:
-        # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
-        found = ((column, value[name]) for column, name in named)
-        cells = {column: text for column, text in found if isinstance(text, str) and (text or column == "desc")}
-        yield number, cells, dict(named)
-
-
 def check(
     number: int, cells: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
-) -> Iterator[FileRow | Problem]:
-    """Yield the row that is made from these cells, or the problem of each of them.
+) -> Sequence[FileRow | Problem]:
+    """Return the row that is made from these cells, or the problem of each of them.
 
     `names` are the columns as the file names them.
     """
-    is_flawed = flaw("".join(cells.values()))  # which is faster than each by itself
-    flaws = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))} if is_flawed else {}
+    get = cells.get
+    board = boards.get(get("board"))
+    is_placed = layout.has_places or not ("board" in cells or "account" in cells)
+    if board is not None and is_placed and not flaw("".join(cells.values())):  # which is faster than each by itself
+        try:
+            name, due, pos, list_id = [make(get(column), layout, board) for column, make in _MAKERS.items()]
+        except (ValueError, UsageError):
+            pass  # it is said below, with all else that is wrong
+        else:
+            draft = CardDraft(name, list_id, get("desc"), due, pos, get("reference"))
+            return [FileRow(number, draft, (board.board_id, get("account")))]
+    return [*_problems(number, cells, board, layout, names)]
+
+
+def _problems(number: int, cells: Cells, board: Board | None, layout: Layout, names: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with each cell."""
+    flaws = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))}
     wrong = dict(flaws)
     if not layout.has_places:
         wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
-    board = None if "board" in wrong else boards.get(cells.get("board"))
-    if board is None:
-        wrong.setdefault("board", "is missing, and no --board is given")
-    made: dict[str, Any] = {}
+    if "board" in wrong:
+        board = None
+    elif board is None:
+        wrong["board"] = "is missing, and no --board is given"
     for column, make in _MAKERS.items():
         try:
-            made[column] = None if column in wrong else make(cells.get(column), layout, board)
+            if column not in wrong:
+                make(cells.get(column), layout, board)
         except (ValueError, UsageError) as error:
             wrong[column] = str(error)
-    if board is not None and not wrong:
-        desc, reference = cells.get("desc"), cells.get("reference")
-        draft = CardDraft(made["name"], made["list"], desc, made["due"], made["pos"], reference)
-        yield FileRow(number, draft, (board.board_id, cells.get("account")))
     for column, message in wrong.items():
         is_hidden = column in {"name", "list"} or column in flaws or column not in cells
         shown = None if is_hidden else quoted(cells[column])
@@ -307,7 +322,7 @@ def check(
 
 
 def _name(cell: str | None, *_: object) -> str:
-    if cell is None or not _VISIBLE.search(cell):
+    if not (cell and (cell[0].isalnum() or _VISIBLE.search(cell))):
         raise ValueError("is missing")
     return cell
 
@@ -333,7 +348,7 @@ def _list_id(cell: str | None, layout: Layout, board: Board | None) -> str | Non
     return None if board is None or named is None else board.lists.find(named)
 
 
-_MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], object]] = {
+_MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], Any]] = {
     "name": _name,
     "due": _due,
     "pos": _pos,
@@ -364,7 +379,7 @@ class CardFile:
         for column in ("desc", "due"):  # the names are the same in the service's JSON
             if column not in cells and card.extra.get(column) is not None:
                 return f"its {column} has a type that can't be written"
-        found = next(iter(check(0, cells, self._boards, self._layout)))
+        found = check(0, cells, self._boards, self._layout)[0]
         if isinstance(found, Problem):
             return f"its {found.column} {found.message}"
         self.number += 1
