@@ -15,9 +15,9 @@ import attrs
 from yarl import URL
 
 from boardclient import _wire
+from boardclient._redaction import CREDENTIAL_NAMES
 from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport._values import (
-    CREDENTIAL_NAMES,
     FRAMING,
     RawResponse,
     Record,

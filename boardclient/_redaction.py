@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import parse_qsl, unquote_plus
 
+from multidict import CIMultiDict
+
+CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
+"""The names of credentials in a query and in a JSON body (interface 5.5, 5.6)."""
+_SECRET_NAMES: Final = CREDENTIAL_NAMES | {"client_secret", "code", "code_verifier", "refresh_token"}
+"""The names of secrets in the query, in a form, or at the top level of a JSON body."""
+_REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-Encoding"})
+"""Headers that describe the encoded body. Instruments see the decoded one."""
 _PASSES: Final = 4
 _LONGEST_FORM: Final = 32
 """How many bytes one byte of a secret may take in an escaped form."""
@@ -218,3 +228,66 @@ def _plain(match: re.Match[bytes]) -> bytes:
         return bytes.fromhex((match["high"] + found).decode()).decode("utf-16-be").encode()
     number = min(int(found, 10 if kind == "decimal" else 16), sys.maxunicode)
     return chr(number).encode("utf-8", "surrogatepass")
+
+
+# --- a request and its response, as instruments see them
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without the credentials in its query."""
+    address, mark, query = url.partition("?")
+    if mark:
+        kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in CREDENTIAL_NAMES]
+        address += "?" * bool(kept) + "&".join(kept)
+    return address
+
+
+def secrets_of(url: str, body: bytes | None, *, is_form: bool) -> list[str]:
+    """Return the secrets in a request."""
+    fields: list[tuple[str, object]] = [*parse_qsl(url.partition("?")[2])]
+    if body is not None:
+        text = body.decode("utf-8", "replace")
+        fields += parse_qsl(text) if is_form else _fields(text)
+    return [value for name, value in fields if name.lower() in _SECRET_NAMES and isinstance(value, str) and value]
+
+
+def _fields(text: str) -> list[tuple[str, object]]:
+    value = _decoded(text)
+    return [*value.items()] if isinstance(value, dict) else []
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def shown_response(
+    headers: Mapping[str, str], body: bytes, forms: frozenset[bytes], *, is_token: bool
+) -> tuple[CIMultiDict[str], bytes]:
+    """Return the headers and the decoded body of a response without secrets, and of a token without all its texts."""
+    if is_token:
+        value = _decoded(body.decode("utf-8", "replace"))
+        found: list[str] = []
+        body = json.dumps(_without_texts(value, found)).encode()
+        forms |= forms_of(found)
+    else:
+        body = masked(body, forms)
+    shown = CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
+    for name in _REPLACED:
+        shown.popall(name, None)
+    shown["Content-Length"] = str(len(body))
+    return shown, body
+
+
+def _without_texts(value: Any, found: list[str]) -> Any:
+    """Return a JSON value with `***` in place of its texts, which go into `found`."""
+    if isinstance(value, dict):
+        return {name: _without_texts(part, found) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_texts(part, found) for part in value]
+    if isinstance(value, str) and value:
+        found.append(value)
+        return "***"
+    return value

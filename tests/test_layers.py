@@ -39,7 +39,7 @@ _OWNERS = {
     "httptools": {"_transport"},
     "itsdangerous": {"_cookies"},
     "msgspec": {"_transport", "_wire"},
-    "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
+    "multidict": {"_redaction", "_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"_pytest_plugin"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials", "distributed", "_database", "_profiles"},

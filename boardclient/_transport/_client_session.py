@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote_plus
 
 import aiohttp
-import attrs
 from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from boardclient._redaction import forms_of, masked, masked_text
+from boardclient._redaction import forms_of, masked_text, secrets_of, shown_response, shown_url
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
 from boardclient._transport._reader import failure_of, read_whole
 from boardclient._transport._values import (
-    CREDENTIAL_NAMES,
     FORM_TYPE,
     LARGE_BODY_BYTES,
     SUCCESSES,
     Progress,
     RawResponse,
+    Record,
     RequestHeaders,
     TransportFailure,
     TransportResult,
@@ -45,10 +42,6 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
     from aiohttp.connector import Connection
 
-_SECRET_NAMES: Final = CREDENTIAL_NAMES | {"client_secret", "code", "code_verifier", "refresh_token"}
-"""The names of credentials in the query, in a form, or at the top level of a JSON body."""
-_REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-Encoding"})
-"""Headers that describe the encoded body. Instruments see the decoded one."""
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods of requests that aiohttp repeats by itself when a kept-alive connection breaks. On an application's session this can't
 be turned off: https://github.com/aio-libs/aiohttp/issues/10790."""
@@ -103,7 +96,7 @@ class ClientSessionTransport:
             progress.begin_sending("handed")
             async with self._http.request(
                 method,
-                shown_url(url) if hides_secrets else URL(url, encoded=True),
+                URL(shown_url(url) if hides_secrets else url, encoded=True),
                 data=None if hides_secrets else payload_of(body),
                 headers=sent.copy(),  # instruments write into it
                 allow_redirects=False,
@@ -141,8 +134,7 @@ class ClientSessionTransport:
 # --- what is sent
 
 
-@attrs.define(eq=False)
-class Outgoing:
+class Outgoing(Record):
     """The real URL, body and response of a request. Instruments see others.
 
     Args:
@@ -155,13 +147,13 @@ class Outgoing:
         received: What came back, None until then.
     """
 
-    url: str = attrs.field(repr=False)
-    body: bytes | None = attrs.field(repr=False)
+    url: str
+    body: bytes | None
     content_type: str
-    headers: CIMultiDict[str] = attrs.field(repr=False)
+    headers: CIMultiDict[str]
     limit: int
     is_watched: bool
-    received: TransportResult | None = attrs.field(default=None, repr=False)
+    received: TransportResult | None = None
 
 
 OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing", default=None)
@@ -251,14 +243,6 @@ def is_mocked() -> bool:
     return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
 
 
-def shown_url(url: str) -> URL:
-    address, mark, query = url.partition("?")
-    if mark:
-        kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in CREDENTIAL_NAMES]
-        address += "?" * bool(kept) + "&".join(kept)
-    return URL(address, encoded=True)
-
-
 # --- what instruments see of a response
 
 
@@ -298,8 +282,9 @@ class ShownResponse(aiohttp.ClientResponse):
 
     def _show(self, received: RawResponse, outgoing: Outgoing) -> None:
         """Leave nothing in the response that instruments may not see."""
-        forms = forms_of(secrets_of(outgoing.url, outgoing.body, outgoing.content_type))
-        is_token = outgoing.content_type == FORM_TYPE and outgoing.body is not None and received.status in SUCCESSES
+        is_form = outgoing.content_type == FORM_TYPE
+        forms = forms_of(secrets_of(outgoing.url, outgoing.body, is_form=is_form))
+        is_token = is_form and outgoing.body is not None and received.status in SUCCESSES
         headers, body = shown_response(received.headers, received.body, forms, is_token=is_token)
         self._headers = CIMultiDictProxy(headers)
         self._cache = {}  # of properties that were asked for before
@@ -321,53 +306,3 @@ def shown_error(failure: TransportFailure) -> aiohttp.ClientError:
     """Return a failure as an exception of aiohttp that shows no part of the request."""
     kind = aiohttp.ClientPayloadError if failure.phase == "receive" else aiohttp.ClientConnectionError
     return kind(failure.why)
-
-
-def secrets_of(url: str, body: bytes | None, content_type: str) -> list[str]:
-    fields: list[tuple[str, object]] = [*parse_qsl(url.partition("?")[2])]
-    if body is not None:
-        text = body.decode("utf-8", "replace")
-        fields += parse_qsl(text) if content_type == FORM_TYPE else _fields(text)
-    return [value for name, value in fields if name.lower() in _SECRET_NAMES and isinstance(value, str) and value]
-
-
-def _fields(text: str) -> list[tuple[str, object]]:
-    value = _decoded(text)
-    return [*value.items()] if isinstance(value, dict) else []
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def shown_response(
-    headers: Mapping[str, str], body: bytes, forms: frozenset[bytes], *, is_token: bool
-) -> tuple[CIMultiDict[str], bytes]:
-    """Return the headers and the decoded body of a response without secrets, and of a token without all its texts."""
-    if is_token:
-        value = _decoded(body.decode("utf-8", "replace"))
-        found: list[str] = []
-        body = json.dumps(_without_texts(value, found)).encode()
-        forms |= forms_of(found)
-    else:
-        body = masked(body, forms)
-    shown = CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
-    for name in _REPLACED:
-        shown.popall(name, None)
-    shown["Content-Length"] = str(len(body))
-    return shown, body
-
-
-def _without_texts(value: Any, found: list[str]) -> Any:
-    """Return a JSON value with `***` in place of its texts, which go into `found`."""
-    if isinstance(value, dict):
-        return {name: _without_texts(part, found) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_without_texts(part, found) for part in value]
-    if isinstance(value, str) and value:
-        found.append(value)
-        return "***"
-    return value

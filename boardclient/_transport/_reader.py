@@ -247,10 +247,6 @@ class Body(Protocol):
     def at_eof(self) -> bool: ...
 
 
-class DecodingError(Exception):
-    """The body is damaged."""
-
-
 async def read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, needs_body: bool) -> TransportResult:
     """Read and decode a body of at most `limit` bytes.
 
@@ -282,7 +278,7 @@ async def _read_whole(status: int, headers: MultiMapping[str], content: Body, li
                 if decoder is not None and len(piece) in {0, _STEP_BYTES}:
                     await asyncio.sleep(0)  # other tasks run while a body decodes to much more, or to nothing
         if size <= limit and not (decoder is None or decoder.is_complete):
-            raise DecodingError
+            raise aiohttp.ClientPayloadError
     except Exception:
         if is_needed:
             raise
@@ -317,7 +313,7 @@ class _Decoder:
                         break
                 data = self._member.unused_data if self._member.eof else b""
         except zlib.error as error:
-            raise DecodingError from error
+            raise aiohttp.ClientPayloadError from error
 
     @property
     def is_complete(self) -> bool:
@@ -354,9 +350,7 @@ _UNSENT_ERRORS: Final = (
     aiohttp.InvalidURL,
 )
 _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (aiohttp.ClientConnectorCertificateError, "the certificate was refused"),
     (aiohttp.ClientConnectorDNSError, "the host name does not resolve, check the address and the network"),
-    (aiohttp.ClientConnectorSSLError, "TLS failed"),
     (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another, check the one in ssl="),
     (aiohttp.ClientProxyConnectionError, "the proxy can't be reached, check proxy= or the proxy of the environment"),
     (aiohttp.ClientHttpProxyError, "the proxy refused, check proxy= or the proxy of the environment"),
@@ -364,7 +358,6 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ssl.SSLError, "TLS failed"),
     (aiohttp.ServerDisconnectedError, "the connection was closed before the response"),
     (aiohttp.ClientPayloadError, "the response broke off or could not be unpacked"),
-    (DecodingError, "the response broke off or could not be unpacked"),
     (aiohttp.ClientResponseError, "the response is not HTTP"),
     (aiohttp.http.HttpProcessingError, "the response is not HTTP"),
     (ConnectionRefusedError, "the connection was refused, check the host and port and that the service runs"),
@@ -397,7 +390,7 @@ def _words_for(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"{why} (status {error.status})"
     if tls is not None:
-        return f"{why}{_words_of_tls(tls)}{_advice_for_tls(tls)}"
+        return f"{why}{_words_of_tls(tls)}"
     if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, ConnectionRefusedError):
         return why
     if isinstance(system, int) and system > 0:
@@ -415,13 +408,10 @@ def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
 
 
 def _words_of_tls(error: ssl.SSLError) -> str:
-    verified = getattr(error, "verify_message", None)
-    reason = getattr(error, "reason", None)
+    """Return the reason that TLS gives, and what helps."""
+    verified, reason = getattr(error, "verify_message", None), getattr(error, "reason", None)
     words = verified if isinstance(verified, str) and verified else str(reason or "").replace("_", " ").lower()
-    return f" ({_UNPRINTABLE.sub('?', words)[:200]})" if words else ""
-
-
-def _advice_for_tls(error: ssl.SSLError) -> str:
+    shown = f" ({_UNPRINTABLE.sub('?', words)[:200]})" if words else ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ", check the host, or give ssl= a context that trusts its issuer"
-    return ", the port may speak plain http" if getattr(error, "reason", None) in _NO_TLS else ""
+        return f"{shown}, check the host, or give ssl= a context that trusts its issuer"
+    return f"{shown}, the port may speak plain http" if reason in _NO_TLS else shown

@@ -27,8 +27,6 @@ _FIELD_VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
 """The value of a header, printable ASCII only (RFC 9110, section 5.5)."""
 FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 """Headers that change how a message is framed, or that aiohttp treats in its own way."""
-CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
-"""The names of credentials in a query and in a JSON body (interface 5.5, 5.6)."""
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LARGE_BODY_BYTES: Final = 2**20
 """Larger bodies are passed to aiohttp, which sends them in pieces and with flow control."""

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from boardclient import AsyncSession, StaticCredentials, TransportError
-from boardclient._transport._client_session import shown_url
+from boardclient._redaction import shown_url
 from boardclient.testing import BoardService
 
 KEY, TOKEN = "the-k3y-of-the-application", "the-t0ken-of-the-user"
@@ -204,4 +204,4 @@ async def test_a_proxy_of_the_environment(raw_server: Any, monkeypatch: pytest.M
 )
 def test_a_shown_url_has_no_credentials(url: str, shown: str) -> None:
     """Credentials are left out of a URL however they are spelt, and the rest stays as it is."""
-    assert str(shown_url(url)) == shown
+    assert shown_url(url) == shown
