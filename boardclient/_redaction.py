@@ -117,7 +117,8 @@ def forms_of(secrets: Iterable[str]) -> frozenset[bytes]:
 
 def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
     """Return True if none of the forms is in the text, nor in what it is after a pass."""
-    return not any(form in plain for plain in _passes(text) for form in forms)
+    # By `find`: `in` takes the number of a byte as well, and trying that first costs three times the search.
+    return not any(plain.find(form) >= 0 for plain in _passes(text) for form in forms)
 
 
 def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> bytes:
