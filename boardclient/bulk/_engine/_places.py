@@ -212,13 +212,10 @@ class Lives:
         self._board, self._reconciler, self._options = shared.board, shared.reconciler, shared.options
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[self._options.unknown]
-        self._once_taken: dict[State, State] = {
+        self.once_taken: Final[dict[State, State]] = {
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
-
-    def take(self, row: Row) -> None:
-        """Let "taken" happen to a row, which has no reaction."""
-        row.state = self._once_taken[row.state]
+        """The state of a row once it was taken, to which there is no reaction."""
 
     def happen(
         self, row: Row, event: Event, card: Card | None = None, error: BoardClientError | None = None, pause: float = 0.0

@@ -37,6 +37,7 @@ class Sender:
         self._owner, self._pipeline, self._source, self._options = shared.owner, shared.pipeline, shared.source, options
         self._ledger, self._tally, self._results, self._markers = ledger, shared.tally, shared.results, shared.reconciler.markers
         self._turns, self._hold, self._lives, self._responses = shared.turns, shared.turns.hold, lives, responses
+        self._once_taken = lives.once_taken
         self._places, self._ready, self._refused = lives.places, lives.places.ready, lives.places.refused
         self._loop = asyncio.get_running_loop()
         self._calls: list[CallOptions] = []  # the options of the workers' calls, by which they are withdrawn
@@ -80,7 +81,7 @@ class Sender:
         elif not rows:
             return None
         row = rows.popleft()
-        self._lives.take(row)
+        row.state = self._once_taken[row.state]
         self.busy += 1
         if 2 * len(self._ready) <= self.ahead:
             self._needs_rows.set()
