@@ -48,6 +48,12 @@ def test_a_hidden_limit_is_used_with_few_refusals(kind: str, limit: float, laten
     assert outcome.refused(15, 75) <= 0.02
 
 
+@pytest.mark.parametrize("kind", ["bucket", "small bucket", "window"])
+def test_a_slow_beginning_is_not_taken_for_a_low_limit(kind: str) -> None:
+    """A request a second and then many more: as much of the limit is used as if the first ones had not been."""
+    assert served(build(kind, 100), 15.0, rests=(0.0, 5.0)).accepted(5, 15) >= 90
+
+
 @pytest.mark.parametrize("kind", ["bucket", "window"])
 @pytest.mark.parametrize(("limit", "new"), [(20, 40), (40, 20), (100, 25)])
 def test_a_limit_that_changes_is_followed(kind: str, limit: float, new: float) -> None:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._search import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST
+from boardclient._pace._search import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST, Evidence
 from boardclient._pace._timing import PacedAttempt
 from boardclient._redaction import takes_secrets
 
@@ -113,7 +113,9 @@ class Pace:
         """
         pace = cls(max_in_flight=workers, clock=clock)
         pace._controller = controller = Controller.begin(None, workers, concurrency)
-        controller.take_over(sent, began, clock(), retry_after)
+        evidence = Evidence()
+        evidence.begin(0, began)
+        controller.take_over(sent, evidence, clock(), retry_after)
         return pace
 
     def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:

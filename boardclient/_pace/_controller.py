@@ -10,12 +10,14 @@ from typing import Final, Self
 
 import attrs
 
-from boardclient._pace._search import HIGHEST, LOWEST, Open, Search
+from boardclient._pace._search import HIGHEST, LOWEST, Evidence, Open, Search
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient._responses import status_of
 from boardclient.errors import Effect
 
 _TICK: Final = 0.02
+REST_SECONDS: Final = 0.1
+"""The time without an attempt in flight after which, until the first refusal, the measurement begins again."""
 _CONCURRENCY: Final = 16
 """How many attempts may be in flight at first. Every service accepts a burst of this size."""
 
@@ -35,6 +37,7 @@ class Controller:
     _search: Search
     _latency: Latency = attrs.field(factory=Latency)
     in_flight: int = 0
+    _reported_at: float = math.inf
     _ticked_at: float = -math.inf
     _was_full: bool = False
     _asking: int | None = None
@@ -59,17 +62,24 @@ class Controller:
         """The time until which no attempt starts, because of refusals."""
         return self._schedule.held_until
 
-    def take_over(self, sent: int, began: float, now: float, retry_after: float | None, seconds: float | None = None) -> None:
+    def take_over(
+        self, sent: int, evidence: Evidence, now: float, retry_after: float | None, seconds: float | None = None
+    ) -> None:
         """Take over attempts that were not limited until their first refusal.
 
-        `sent` is the number of attempts that have ended, `began` the time at which the first one started, and `seconds` how long
-        attempts take at least, if that is known.
+        `sent` is the number of attempts that have ended, `evidence` when they began, and `seconds` how long attempts take at
+        least, if that is known.
         """
         self._latency.base = seconds
         self._search.serial = sent
-        self._search.evidence.begin(0, began)
+        self._search.evidence = evidence
         self._search.add_refused(PacedAttempt(sent, now, self.rate), now, retry_after, self._schedule)
         self._apply(now)
+
+    def begun(self, now: float) -> tuple[int, float]:
+        """Return how many attempts were started since the last rest, and for how many seconds."""
+        mark = self._search.evidence.last_begun()
+        return self._search.serial - mark.serial, now - mark.moment
 
     def add_earlier(self, sent: int, refused: int) -> None:
         """Count attempts that were not limited, and of which nothing was known at the first refusal."""
@@ -93,6 +103,8 @@ class Controller:
         serial = search.serial = search.serial + 1
         if not self.in_flight:
             self._latency.note_idle()
+            if self.limit is None and search.block is None and now - self._reported_at > REST_SECONDS:
+                search.evidence.begin_again(serial - 1, now)
         self.in_flight += 1
         if now - self._ticked_at >= _TICK:
             self._tick(now)
@@ -115,6 +127,7 @@ class Controller:
         self._schedule.give_back()
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
+        self._reported_at = now
         if status is None:
             return
         meaning = status_of(status)

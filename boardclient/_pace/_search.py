@@ -231,17 +231,25 @@ class Evidence:
 
     refused: int = 0
     anchor: Mark = Mark(0, 0.0, 0)
-    _begun: Mark = Mark(0, 0.0, 0)
+    _begun: list[Mark] = attrs.field(factory=lambda: [Mark(0, 0.0, 0)])
+    """When the first attempt was started, and the first one after each of the last rests."""
     _blocks: list[Mark] = attrs.field(factory=list)
 
     def begin(self, serial: int, now: float) -> None:
         """Begin the measurement: with the first start, or after a time in which nothing was accepted."""
-        self._begun = self.anchor = Mark(serial, now, self.refused)
-        self._blocks = []
+        self.anchor = Mark(serial, now, self.refused)
+        self._begun, self._blocks = [self.anchor], []
+
+    def begin_again(self, serial: int, now: float) -> None:
+        """Begin another measurement after a rest: what is not asked for says nothing about a limit."""
+        self._begun = [*(mark for mark in self._begun[-7:] if mark.serial < serial), Mark(serial, now, self.refused)]
+
+    def last_begun(self) -> Mark:
+        return self._begun[-1]
 
     def add_earlier(self, sent: int, refused: int) -> None:
         """Add attempts that were made before the first exhaustion, and that later ones were numbered without."""
-        self._begun = attrs.evolve(self._begun, serial=self._begun.serial - sent)
+        self._begun = [attrs.evolve(mark, serial=mark.serial - sent) for mark in self._begun]
         self.refused += refused
 
     def add_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
@@ -256,9 +264,9 @@ class Evidence:
         self._blocks = [*self._blocks[-7:], self.anchor]
 
     def anchor_before(self, serial: int) -> Mark:
-        """Return the last exhaustion since which enough was accepted, or the first one."""
-        blocks = self._blocks
-        return next((mark for mark in reversed(blocks) if serial - mark.serial >= _COUNT), blocks[0] if blocks else self._begun)
+        """Return the last exhaustion since which enough was accepted, or the first one. Before any, the last beginning."""
+        marks = self._blocks or self._begun
+        return next((mark for mark in reversed(marks) if serial - mark.serial >= _COUNT), marks[0])
 
 
 @attrs.define

@@ -26,8 +26,8 @@ from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
 from boardclient._database import Database, checked_location, metadata
-from boardclient._pace._controller import Controller
-from boardclient._pace._search import Ordinary, Phase
+from boardclient._pace._controller import REST_SECONDS, Controller
+from boardclient._pace._search import Evidence, Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
 from boardclient._responses import status_of
 from boardclient._version import __version__
@@ -77,6 +77,9 @@ class Message:
     ended: dict[int, Result | None] = attrs.field(factory=dict)
     unended: set[int] = attrs.field(factory=set)
     wanted: int = 0
+    begun: tuple[int, float] = (0, 0.0)
+    """How many it started without asking since its last rest, and for how many seconds."""
+    is_busy: bool = False
     leaves: bool = False
 
 
@@ -97,8 +100,10 @@ class Group:
     moment: float = 0.0
     """The time until which starts are granted. The controller lives in it: a pause begins after the last granted start."""
     ahead: float = _AHEAD
-    began: float = 0.0
     started: int = 0
+    evidence: Evidence = attrs.field(factory=Evidence)
+    """When attempts began until the first refusal."""
+    busy_at: float = 0.0
     controller: Controller | None = None
     members: dict[str, _Member] = attrs.field(factory=dict)
 
@@ -109,18 +114,20 @@ class Group:
         if message.leaves:
             self._end(self.members.pop(name, _Member(now)), Message())
             return Answer([], now, len(self.members), self.controller, self.ahead)
-        if not self.members:
-            self.began, self.started = now, 0
         member = self.members.setdefault(name, _Member(now))
         member.seen_at = now
         self.started += message.started
+        sent, seconds = message.begun
+        if sent and now - seconds > self.busy_at + REST_SECONDS:  # nobody else was busy
+            self.evidence.begin_again(self.started - sent, now - seconds)
+        self.busy_at = now if message.is_busy else self.busy_at
         self.ahead = _AHEAD * max(1.0, math.sqrt(len(self.members) / 2))
         self.moment = max(self.moment, now + self.ahead)
         controller = self.controller
         # Three cases: nobody was refused yet, this message has the first refusal of the group, or the limit is searched already.
         if controller is None and message.refused:
             controller = self.controller = Controller.begin(None, _MOST)
-            controller.take_over(self.started, self.began, now, message.retry_after, 2 * self.ahead)
+            controller.take_over(self.started, self.evidence, now, message.retry_after, 2 * self.ahead)
         elif controller is not None:
             controller.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []
@@ -385,7 +392,8 @@ class SharedController:
             self._granted.popleft()  # nothing waited for it
         wanted = max(0, self._waiting() + 2 * self._used - len(self._granted))
         unended = {*self._running, *(attempt.serial for attempt in self._granted)}
-        message = Message(self._started, self._refused, self._retry_after, dict(self._ended), unended, wanted)
+        told = self._started, self._refused, self._retry_after, dict(self._ended), unended, wanted
+        message = Message(*told, begun=self._own.begun(now), is_busy=self._own.in_flight > 0)
         self._asked_at, self._used = now, 0
         answer = await store.exchange(self._name, message)
         for serial in message.ended:

@@ -95,6 +95,14 @@ def test_what_processes_have_sent_before_the_first_refusal_counts(
     assert outcome.accepted(0, 10) >= 90
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_processes_that_begin_slowly_find_the_limit(memory: type[Memory], processes: int) -> None:
+    """What one of them asks for before all are ready is not taken for what the service accepts."""
+    memory.dies = (math.inf,) * processes
+    outcome = served(Bucket(100, 0.1), 15.0, workers=8 * processes, latency=0.02, rests=(0.0, 5.0), shared=memory.dies)
+    assert outcome.accepted(5, 15) >= 90
+
+
 async def test_processes_share_a_pace_and_continue_when_one_is_killed(ledger: str) -> None:
     """Hardly anything is refused, and what the dead one did not use, the others do."""
     async with BoardService() as service, service.session() as session:
