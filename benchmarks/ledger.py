@@ -139,7 +139,7 @@ class _Worker:
         self._ended: dict[int, Any] = {}
 
     async def renew(self) -> None:
-        await self.database.change(lambda connection: self._lease.renew(self.database, connection))
+        await self.database.change(self._lease.renew)
 
     async def write(self) -> None:
         number, lease = next(self.batches), self._lease
@@ -148,7 +148,7 @@ class _Worker:
 
         def append(connection: sa.Connection) -> None:
             insert_event(connection, lease.job, lease.part, lease.epoch, number, outcomes, rows)
-            lease.renew(self.database, connection)
+            lease.renew(connection)
 
         await self.database.change(append)
 

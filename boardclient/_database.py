@@ -30,6 +30,8 @@ with requires_extra("workers", "a shared database"):
     from sqlalchemy.event import listen
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+    from sqlalchemy.ext.compiler import compiles
+    from sqlalchemy.sql.functions import FunctionElement
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
@@ -50,6 +52,21 @@ metadata: Final = sa.MetaData()
 Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
 
 formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa.Integer, primary_key=True))
+
+
+class _Clock(FunctionElement[float]):
+    inherit_cache = True
+    type = sa.Float()
+
+
+@compiles(_Clock, "sqlite")
+def _of_sqlite(*_: object, **__: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(_Clock, "postgresql")
+def _of_postgresql(*_: object, **__: object) -> str:
+    return "extract(epoch from clock_timestamp())"
 
 
 @attrs.define
@@ -135,6 +152,9 @@ class Database:
         JournalError: the file is on a network file system.
     """
 
+    clock: sa.ColumnElement[float] = _Clock()
+    """Read by the server: the clocks of workers differ."""
+
     def __init__(
         self,
         where: str | os.PathLike[str],
@@ -170,24 +190,20 @@ class Database:
             listen(self._engine, "begin", _begin)
         else:
             self._engine = create_async_engine(url, connect_args=arguments, **kept)
-        # Read by the server: the clocks of workers differ.
-        self.clock: sa.ColumnElement[float] = sa.literal_column(
-            "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float
-        )
         self.moment: sa.Select[Any] = sa.select(self.clock)
         """The statement that reads the clock within a change."""
         if not (is_durable or self.is_file):  # of this transaction alone: a pooler passes the connection on
             self.moment = self.moment.add_columns(sa.func.set_config("synchronous_commit", "off", True))
 
-    async def read(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
-        """Return the rows of one statement, which keeps no other connection waiting.
+    async def read(self, statement: sa.Executable, **values: object) -> Sequence[sa.Row[Any]]:
+        """Return the rows of one statement and the values of its parameters. It keeps no other connection waiting.
 
         Raises:
             JournalError: the database can't be reached or read. The message names no password.
         """
         is_alone = not (self.is_file or self._reads_in_transactions)
         options: dict[str, Any] = {"is_read": True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {})}
-        return await self._carry_out(lambda connection: connection.execute(statement).all(), options)
+        return await self._carry_out(lambda connection: connection.execute(statement, values).all(), options)
 
     async def change(
         self,

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -53,6 +54,11 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """It runs on while a process, or the machine, is suspended (clock_gettime(2))."""
 _MARGIN: Final = 0.1
 """The share of a lease that is left unused: a request that was checked leaves a moment later."""
+
+# What is asked for with each part is built once: SQLAlchemy takes longer to build a statement than to run it.
+of_part: Final = (parts.c.job == sa.bindparam("of_job")) & (parts.c.part == sa.bindparam("of_part"))
+_of_epoch: Final = of_part & (parts.c.epoch == sa.bindparam("of_epoch"))
+is_open: Final = parts.c.state != "done"
 
 
 class LeaseLostError(JournalError):
@@ -139,16 +145,17 @@ class PartLease:
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
 
-    def renew(self, database: Database, connection: sa.Connection, **changes: Any) -> None:
-        """Renew the lease within a transaction, and change other columns of the part.
+    def renew(self, connection: sa.Connection, **changes: Any) -> None:
+        """Renew the lease within a transaction, and change other columns of the part. Those that count are added to.
 
         Raises:
             LeaseLostError: another worker has taken over.
         """
-        began = _now()
-        is_mine = (parts.c.job == self.job) & (parts.c.part == self.part) & (parts.c.epoch == self.epoch)
-        values = {"lease_until": database.clock + self.seconds, **changes}
-        if connection.execute(parts.update().where(is_mine).values(values)).rowcount != 1:
+        began, values = _now(), {f"new_{name}": value for name, value in changes.items()}
+        if "lease_until" not in changes:
+            values["for_seconds"] = self.seconds
+        values |= {"of_job": self.job, "of_part": self.part, "of_epoch": self.epoch}
+        if connection.execute(_renewal(*changes), values).rowcount != 1:
             self._is_lost = True
             raise self._lost()
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
@@ -167,7 +174,18 @@ class PartLease:
         """
         if self.logged:
             await PartLedger(database, self, [], {}, secret=b"", baseline=IdSet()).aclose()
-        await database.change(lambda connection: self.renew(database, connection, lease_until=0.0))
+        await database.change(lambda connection: self.renew(connection, lease_until=0.0))
+
+
+@cache
+def _renewal(*names: str) -> sa.Update:
+    values: dict[str, Any] = {"lease_until": Database.clock + sa.bindparam("for_seconds")}
+    if "seconds" in names:
+        values["ended_at"] = Database.clock
+    for name in names:
+        new = sa.bindparam(f"new_{name}", type_=parts.c[name].type)
+        values[name] = parts.c[name] + new if name in COUNTS else new
+    return parts.update().where(_of_epoch).values(values)
 
 
 async def take(database: Database, work: Callable[[sa.Connection], T], lease_of: Callable[[T], PartLease | None]) -> T:
@@ -183,39 +201,42 @@ async def take(database: Database, work: Callable[[sa.Connection], T], lease_of:
 
 
 async def claim(
-    database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] | None = None
+    database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] = is_open
 ) -> PartLease | None:
     """Take a part that no other worker holds, and log its first rows if it is new. Return None if there is nothing to take.
 
-    It has to be open, or to fulfil the condition.
+    It has to be open, or to fulfil another condition.
     """
     began = _now()
-    free = sa.or_(parts.c.lease_until < database.clock, parts.c.owner == owner)
-    is_draining = sa.exists().where(jobs.c.job == job, jobs.c.is_draining)
-    wanted = parts.c.state != "done" if condition is None else condition
-    values: dict[str, Any] = {"state": "open", "epoch": parts.c.epoch + 1, "owner": owner}
-    values |= {"lease_until": database.clock + seconds, "began_at": sa.func.coalesce(parts.c.began_at, database.clock)}
-    values["stalls"] = sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls)
-    if part != CLOSING:
-        values["in_doubt"] = sa.case((parts.c.epoch > 0, parts.c.in_doubt), (parts.c.size < BATCH, parts.c.size), else_=BATCH)
-    is_free = (parts.c.job == job) & (parts.c.part == part) & wanted & free & sa.not_(is_draining)
-    statement = parts.update().where(is_free).values(values).returning(parts)
-
+    values = {"of_job": job, "of_part": part, "new_owner": owner, "for_seconds": seconds}
     taken: PartLease | None = None
 
     def claimed(connection: sa.Connection) -> PartLease | None:
         nonlocal taken
         if taken is not None:  # the end of an earlier transaction was lost
-            mine = (parts.c.job == job) & (parts.c.part == part) & (parts.c.owner == owner) & (parts.c.epoch == taken.epoch)
-            if connection.scalar(sa.select(parts.c.part).where(mine)) is not None:
+            mine = connection.execute(sa.select(parts.c.owner, parts.c.epoch).where(of_part), values)
+            if mine.one() == (owner, taken.epoch):
                 return taken
         taken = None
-        if (found := connection.execute(statement).one_or_none()) is not None:
+        if (found := connection.execute(_claim(condition), values).one_or_none()) is not None:
             logged = log_first(connection, found) if found.epoch == 1 and part != CLOSING else ()
             taken = PartLease.of(job, found, began, seconds, logged)
         return taken
 
     return await take(database, claimed, lambda lease: lease)
+
+
+@cache
+def _claim(condition: sa.ColumnElement[bool]) -> sa.Executable:
+    clock, owner = Database.clock, sa.bindparam("new_owner", type_=sa.Text)
+    is_free = (parts.c.lease_until < clock) | (parts.c.owner == owner)
+    is_draining = sa.exists().where(jobs.c.job == parts.c.job, jobs.c.is_draining)
+    values: dict[str, Any] = {"state": "open", "epoch": parts.c.epoch + 1, "owner": owner}
+    values |= {"lease_until": clock + sa.bindparam("for_seconds"), "began_at": sa.func.coalesce(parts.c.began_at, clock)}
+    values["stalls"] = sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls)
+    is_known = (parts.c.epoch > 0) | (parts.c.part == CLOSING)
+    values["in_doubt"] = sa.case((is_known, parts.c.in_doubt), (parts.c.size < BATCH, parts.c.size), else_=BATCH)
+    return parts.update().where(of_part, condition, is_free, sa.not_(is_draining)).values(values).returning(parts)
 
 
 def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:
@@ -326,7 +347,7 @@ class Heartbeat:
 
     async def _renew(self, database: Database, kept: _Kept) -> None:
         lease = kept.lease
-        await database.change(lambda connection: lease.renew(database, connection))
+        await database.change(lease.renew)
         found = await database.read(sa.select(jobs.c.is_draining).where(jobs.c.job == lease.job))
         if not lease.is_draining and any(row.is_draining for row in found):
             self._loop.call_soon_threadsafe(kept.on_drain)
@@ -438,7 +459,7 @@ class PartLedger(DurableLedger):
         lease = self._lease
 
         def log(connection: sa.Connection) -> int:
-            lease.renew(self._database, connection)
+            lease.renew(connection)
             least = connection.scalar(sa.select(sa.func.min(probes.c.number)).where(probes.c.job == lease.job))
             number = min(0, least or 0) - 1
             connection.execute(probes.insert().values(job=lease.job, number=number, list_id=list_id, is_over=False))
@@ -530,11 +551,12 @@ class PartLedger(DurableLedger):
 
     def _figures(self, noted: dict[int, State]) -> dict[str, Any]:
         """Return what the part's row says of its runs."""
-        report, (requests, rejected, seconds) = self.report(), self._lease.before
-        values: dict[str, Any] = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
-        if any(state == "done" for state, _ in noted.values()):
-            values["stalls"] = sa.case((parts.c.stalls < _MOST_STALLS, 0), else_=parts.c.stalls)
-        return {**values, "seconds": seconds + report.seconds, "ended_at": self._database.clock}
+        lease, report = self._lease, self.report()
+        if lease.stalls < _MOST_STALLS and any(state == "done" for state, _ in noted.values()):
+            lease.stalls = 0
+        requests, rejected, seconds = lease.before
+        values = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
+        return {**values, "seconds": seconds + report.seconds, "stalls": lease.stalls}
 
     def _store(
         self,
@@ -554,18 +576,16 @@ class PartLedger(DurableLedger):
                 count = counts.setdefault(self.owners.get(seq, lease.part), Counter())
                 count[count_of(self._states.get(seq))] -= 1
                 count[count_of(state)] += 1
-        lease.renew(self._database, connection, **values, **_added(counts.pop(lease.part, Counter())))
+        own = counts.pop(lease.part, Counter())
+        lease.renew(connection, **values, **{name: own[name] for name in COUNTS})
         sendable = {self.owners.get(seq) for seq, (state, _) in noted.items() if state == "waiting"}
         for part, count in counts.items():  # one with a row that is to be sent is open again
             of_other = (parts.c.job == lease.job) & (parts.c.part == part)
             opened = {"state": "open"} if part in sendable else {}
-            connection.execute(parts.update().where(of_other).values(part=part, **opened, **_added(count)))
+            added = {name: parts.c[name] + count[name] for name in COUNTS}
+            connection.execute(parts.update().where(of_other).values(**opened, **added))
         for probe, card_id in probed.items():
             of_probe = (probes.c.job == lease.job) & (probes.c.number == probe)
             connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))
         if audit is not None:
             connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))
-
-
-def _added(count: Counter[str]) -> dict[str, Any]:
-    return {name: parts.c[name] + count[name] for name in COUNTS if count[name]}

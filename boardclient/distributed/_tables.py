@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import attrs
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from boardclient._database import Database, Id, metadata
 from boardclient.bulk import BulkAudit, BulkReport
@@ -86,6 +85,11 @@ probes: Final = sa.Table(
     sa.Column("list_id", sa.Text, nullable=False),
     sa.Column("card_id", sa.Text),
     sa.Column("is_over", sa.Boolean, nullable=False),
+)
+
+_EVENT: Final = sa.text(
+    "INSERT INTO boardclient_events (job, part, epoch, number, outcomes, sent)"
+    " VALUES (:job, :part, :epoch, :number, :outcomes, :sent) ON CONFLICT DO NOTHING"
 )
 
 State = tuple[str, str]
@@ -168,11 +172,9 @@ def insert_event(
     sent: Sequence[int],
 ) -> bool:
     """Append an event. Return False if it is there already."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     values = {"job": job, "part": part, "epoch": epoch, "number": number, "sent": json.dumps([*sent])}
     values["outcomes"] = json.dumps([(seq, *known) for seq, known in noted.items()])
-    inserted = connection.execute(dialect.insert(events).values(values).on_conflict_do_nothing())
-    return inserted.rowcount == 1
+    return connection.execute(_EVENT, values).rowcount == 1
 
 
 def dump_audit(of_run: BulkReport) -> str | None:

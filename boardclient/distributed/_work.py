@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,9 @@ from boardclient.distributed._parts import (
     PartLease,
     PartLedger,
     claim,
+    is_open,
     log_first,
+    of_part,
     take,
     worker_name,
 )
@@ -71,6 +73,11 @@ _MOST_LOSSES: Final = 10
 _FEW: Final = 32
 """A run with so many rows has a worker for each."""
 
+_others: Final = parts.alias()
+_is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOSING) & (_others.c.state != "done")
+_is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
+_has_failed: Final = is_open | (parts.c.failed > 0)
+
 Progress = Callable[[BulkProgress], object]
 
 
@@ -95,22 +102,6 @@ class WorkOptions:
 
 _OF_ONE: Final = WorkOptions(lease=10.0)
 """The card of a reference belongs to a process that was killed no longer, since a host waits for the next call."""
-
-
-@attrs.frozen(kw_only=True)
-class _Task:
-    """The call of a worker for a job."""
-
-    worker: Worker
-    job: Job
-    pipeline: Pipeline
-    bound: BoundJob
-    options: WorkOptions
-    owner: str = attrs.field(factory=worker_name)
-
-    @property
-    def database(self) -> Database:
-        return self.worker.database
 
 
 async def import_part(
@@ -153,8 +144,8 @@ async def import_part(
         raise TypeError(f"part must be a number, not {type(part).__name__}")
     async with _task(job, session, WorkOptions(concurrency, lease, patience, on_progress)) as task:
         if part != CLOSING:
-            await _hold(task, part, partial(_run_part, task))
-        await _settle(task)
+            await task.hold(part, task.run_part)
+        await task.settle()
 
 
 def import_part_now(job: Job, part: int, **options: Any) -> None:
@@ -233,16 +224,16 @@ async def run_batch(
         if not isinstance(draft, CardDraft):
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, options) as task:
-        part, new = await _store(task, key, drafts)
+        part, new = await task.store(key, drafts)
         if part.state == "done" and part.failed:  # a service may have done what it refused
-            settled = await _settle(task, condition=sa.true())
+            settled = await task.settle(condition=sa.true())
             if settled is not None and settled.audit_error is not None:
                 raise settled.audit_error
-            part, _ = await _store(task, key, drafts)
+            part, _ = await task.store(key, drafts)
         found = None
         if part.state != "done" or part.failed:
-            found = await _hold(task, part.part, partial(_run_part, task), first=new, retries_failed=new is None)
-        return found or await _known(task, part, drafts)
+            found = await task.hold(part.part, task.run_part, first=new, condition=_has_failed if new is None else is_open)
+        return found or await task.known(part, drafts)
 
 
 async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = False) -> BulkReport:
@@ -270,10 +261,10 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
 async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, probe: bool) -> BulkReport:
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, WorkOptions()) as task:
-        await _complete_abandoned(task)
-        settled = await _settle(task, condition=sa.true(), probe=probe)
+        await task.complete_abandoned()
+        settled = await task.settle(condition=sa.true(), probe=probe)
     if settled is None:
-        raise _drained(task)
+        raise task.drained()
     problems = [result async for result in results_of(job, is_problem=True)]
     return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
 
@@ -334,201 +325,253 @@ async def _task(job: Job, session: AsyncSession | Pipeline | None, options: Work
             raise
 
 
-async def _hold(
-    task: _Task,
-    part: int,
-    work: Callable[[PartLease], Awaitable[R]],
-    *,
-    first: PartLease | None = None,
-    condition: sa.ColumnElement[bool] | None = None,
-    retries_failed: bool = False,
-) -> R | None:
-    """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
+@attrs.frozen(kw_only=True)
+class _Task:
+    """The call of a worker for a job."""
 
-    Return what the work returned, None if there was nothing to do.
+    worker: Worker
+    job: Job
+    pipeline: Pipeline
+    bound: BoundJob
+    options: WorkOptions
+    owner: str = attrs.field(factory=worker_name)
 
-    Raises:
-        HeldElsewhereError: another worker has the part for longer than the call may wait.
-        LeaseLostError: the part was lost again and again: the lease is too short for this machine.
-    """
-    others = parts.alias()
-    is_other = (others.c.job == task.job.name) & (others.c.part != CLOSING) & (others.c.state != "done")
-    waits_for = is_other if condition is None and part == CLOSING else None
-    if waits_for is not None:
-        condition = (parts.c.state != "done") & sa.not_(sa.exists().where(waits_for))
-    elif retries_failed:
-        condition = (parts.c.state != "done") | (parts.c.failed > 0)
-    loop, since, losses = asyncio.get_running_loop(), None, 0
-    may_be_free = waits_for is None  # the closing part is mostly not: it waits for others
-    while True:
-        held, first = first, None
-        if may_be_free:
-            held = held or await claim(task.database, task.job.name, part, task.owner, task.options.lease, condition=condition)
-        may_be_free = True
-        # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
-        if held is not None:
-            since = None
-            try:
-                return await _work_on(task, held, work)
-            except LeaseLostError:  # another worker may have it now, or this one takes it again
-                losses += 1
-                if losses == _MOST_LOSSES:
-                    raise
-        elif (rest := await _rest(task, part, waits_for)) is None:
-            return None
-        elif rest > 0:
-            since, pause = since or loop.time(), min(_POLL_SECONDS, task.options.lease / 4)
-            if task.options.patience is not None and loop.time() + pause - since > task.options.patience:
-                error = HeldElsewhereError(f"another worker has part {part} of {task.job.name!r}")
-                error.retry_at = moment_in(rest)
-                raise error
-            await asyncio.sleep(pause)
-        if retries_failed:  # once: whether rows that fail again are sent once more is the caller's affair
-            condition, retries_failed = None, False
+    @property
+    def database(self) -> Database:
+        return self.worker.database
 
+    async def hold(
+        self,
+        part: int,
+        work: Callable[[PartLease], Awaitable[R]],
+        *,
+        first: PartLease | None = None,
+        condition: sa.ColumnElement[bool] = is_open,
+    ) -> R | None:
+        """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
 
-async def _work_on(task: _Task, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
-    """Do some work with a part, and give it back."""
-    try:
-        with task.worker.heartbeat.keep(held, held.drain):
-            return await work(held)
-    finally:
-        if not held.is_returned:
-            with contextlib.suppress(JournalError):  # then it ends by itself
-                await held.give_back(task.database)
+        Return what the work returned, None if there was nothing to do.
 
+        Raises:
+            HeldElsewhereError: another worker has the part for longer than the call may wait.
+            LeaseLostError: the part was lost again and again: the lease is too short for this machine.
+        """
+        loop, since, losses = asyncio.get_running_loop(), None, 0
+        waits = condition is _is_last
+        may_be_free = not waits  # the closing part is mostly not: it waits for others
+        while True:
+            held, first = first, None
+            if may_be_free:
+                held = held or await claim(
+                    self.database, self.job.name, part, self.owner, self.options.lease, condition=condition
+                )
+            may_be_free = True
+            # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
+            if held is not None:
+                since = None
+                try:
+                    return await self.work_on(held, work)
+                except LeaseLostError:  # another worker may have it now, or this one takes it again
+                    losses += 1
+                    if losses == _MOST_LOSSES:
+                        raise
+            elif (rest := await self.rest(part, waits=waits)) is None:
+                return None
+            elif rest > 0:
+                since, pause = since or loop.time(), min(_POLL_SECONDS, self.options.lease / 4)
+                if self.options.patience is not None and loop.time() + pause - since > self.options.patience:
+                    error = HeldElsewhereError(f"another worker has part {part} of {self.job.name!r}")
+                    error.retry_at = moment_in(rest)
+                    raise error
+                await asyncio.sleep(pause)
+            if condition is _has_failed:  # once: whether rows that fail again are sent once more is the caller's affair
+                condition = is_open
 
-async def _rest(task: _Task, part: int, others: sa.ColumnElement[bool] | None) -> float | None:
-    """Return how many seconds another worker may keep a part, or None if there is nothing to do for this one."""
-    waiting = sa.literal(0) if others is None else sa.select(sa.func.count()).where(others).scalar_subquery()
-    rest = parts.c.lease_until - task.database.clock
-    wanted = sa.select(parts.c.state, jobs.c.is_draining, waiting.label("waiting"), rest.label("rest"))
-    wanted = wanted.join_from(parts, jobs, parts.c.job == jobs.c.job)
-    found = await task.database.read(wanted.where(parts.c.job == task.job.name, parts.c.part == part))
-    if not found:
-        raise JournalError(f"the job {task.job.name!r} has no part {part}")
-    (known,) = found
-    return None if known.state == "done" or known.is_draining or known.waiting else max(0.0, float(known.rest))
+    async def work_on(self, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
+        """Do some work with a part, and give it back."""
+        try:
+            with self.worker.heartbeat.keep(held, held.drain):
+                return await work(held)
+        finally:
+            if not held.is_returned:
+                with contextlib.suppress(JournalError):  # then it ends by itself
+                    await held.give_back(self.database)
 
+    async def rest(self, part: int, *, waits: bool) -> float | None:
+        """Return how many seconds another worker may keep a part, or None if there is nothing to do for this one."""
+        found = await self.database.read(_rest(waits), of_job=self.job.name, of_part=part)
+        if not found:
+            raise JournalError(f"the job {self.job.name!r} has no part {part}")
+        (known,) = found
+        return None if known.state == "done" or known.is_draining or known.waits else max(0.0, float(known.rest))
 
-# --- runs
+    async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
+        """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
+        states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
+        entries = [*zip(held.numbers, held.drafts, strict=True)]
+        ledger = self.ledger(held, entries, states)
+        lists = {draft.list_id for _, draft in entries}
+        # The lists of the board are read by the run, unless all are known.
+        board_id = None if lists <= self.bound.lists else self.job.board_id
+        report, results = await self.carry_out(held, ledger, board_id=board_id, unknown="report")
+        self.bound.lists |= lists - {result.draft.list_id for result in report.problems}
+        return report, results
 
+    async def settle(self, *, condition: sa.ColumnElement[bool] = _is_last, probe: bool = False) -> BulkReport | None:
+        """Run the closing part until nothing is kept back. Return the report of its last run, None if there is nothing to do."""
+        while True:
+            closed = await self.hold(CLOSING, partial(self.close, probe=probe), condition=condition)
+            if closed is None:
+                return None
+            is_complete, of_run = closed
+            if is_complete:
+                return of_run
 
-async def _run_part(task: _Task, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
-    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
-    states = {} if held.epoch == 1 else await read_states(task.database, task.job.name, held.part)
-    entries = [*zip(held.numbers, held.drafts, strict=True)]
-    ledger = _ledger(task, held, entries, states)
-    lists = {draft.list_id for _, draft in entries}
-    # The lists of the board are read by the run, unless all are known.
-    board_id = None if lists <= task.bound.lists else task.job.board_id
-    report, results = await _carry_out(task, held, ledger, board_id=board_id, unknown="report")
-    task.bound.lists |= lists - {result.draft.list_id for result in report.problems}
-    return report, results
+    async def close(self, held: PartLease, *, probe: bool) -> tuple[bool, BulkReport]:
+        """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
+        It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for
+        another run while there are rows in doubt. Return False if there are some, and the report of the run.
+        """
+        database, job = self.database, self.job
+        states = await read_states(database, job.name)
+        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
+        wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
+        wanted &= jobs.c.job == parts.c.job
+        entries: list[tuple[int, CardDraft]] = []
+        owners: dict[int, int] = {}
+        others: list[Doubt] = []
+        has_doubts = False
+        found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
+        for part in found:
+            drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
+            for seq, draft in enumerate(drafts, part.first + 1):
+                state = states.get(seq, ("",))[0]
+                is_in_doubt = state in {"logged", "unknown"}
+                if part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed")):
+                    entries.append((seq, draft))
+                    owners[seq] = part.part
+                    has_doubts = has_doubts or is_in_doubt
+                elif is_in_doubt:
+                    others.append(Doubt(seq, Content.of(draft, None)))
+        new = [seq for seq in held.numbers if seq not in states]
+        kept = {*new[_AT_ONCE:]} if has_doubts else set()
+        ledger = self.ledger(held, [entry for entry in entries if entry[0] not in kept], states)
+        ledger.owners, ledger.others = owners, others
+        settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
+        options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
+        of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept), **options)
+        return not kept and held.is_returned, of_run
 
-async def _settle(task: _Task, *, condition: sa.ColumnElement[bool] | None = None, probe: bool = False) -> BulkReport | None:
-    """Run the closing part until nothing is kept back. Return the report of its last run, None if there is nothing to do."""
-    while True:
-        closed = await _hold(task, CLOSING, partial(_close, task, probe=probe), condition=condition)
-        if closed is None:
-            return None
-        is_complete, of_run = closed
-        if is_complete:
-            return of_run
+    def ledger(self, held: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]) -> PartLedger:
+        bound = self.bound
+        of_job: dict[str, Any] = {"secret": bound.secret, "baseline": bound.baseline, "listed_before": bound.listed_before}
+        return PartLedger(self.database, held, entries, states, **of_job)
 
+    async def carry_out(
+        self,
+        held: PartLease,
+        ledger: PartLedger,
+        *,
+        board_id: str | None,
+        unknown: str,
+        is_open: bool = False,
+        settle: float | None = None,
+        probe: bool = False,
+    ) -> tuple[BulkReport, list[CardResult]]:
+        """Run rows, and record the end of their part."""
+        drafts = [draft for _, draft in ledger.entries]
+        concurrency = self.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
+        options = make_options(
+            self.pipeline,
+            concurrency=1 if held.batch == 1 else concurrency,
+            journal=None,
+            board_id=board_id,
+            unknown=unknown,
+            marker=self.bound.marker or None,
+            settle=settle,
+            probe=probe,
+        )
+        watch = _Watch(self)
+        listeners = [watch.on_progress] if self.options.on_progress is None else [watch.on_progress, self.options.on_progress]
+        run = watch.run = BulkRun(self.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
+        ledger.report, held.on_drain = (lambda: run.report), run.stop
+        async with watch, run:
+            results = [result async for result in run]
+            if watch.error is not None:
+                raise watch.error
+            if not held.is_draining:
+                audit = dump_audit(run.report) if unknown == "reconcile" else None
+                await ledger.finish(state="open" if is_open else "done", audit=audit)
+        return run.report, results
 
-async def _close(task: _Task, held: PartLease, *, probe: bool) -> tuple[bool, BulkReport]:
-    """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
+    async def store(self, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None]:
+        """Store a batch, take it, and log its first rows, all in one, unless it is there.
 
-    It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for another
-    run while there are rows in doubt. Return False if there are some, and the report of the run.
-    """
-    database, job = task.database, task.job
-    states = await read_states(database, job.name)
-    columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
-    wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
-    wanted &= jobs.c.job == parts.c.job
-    entries: list[tuple[int, CardDraft]] = []
-    owners: dict[int, int] = {}
-    others: list[Doubt] = []
-    has_doubts = False
-    found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
-    for part in found:
-        drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
-        for seq, draft in enumerate(drafts, part.first + 1):
-            state = states.get(seq, ("",))[0]
-            is_in_doubt = state in {"logged", "unknown"}
-            if part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed")):
-                entries.append((seq, draft))
-                owners[seq] = part.part
-                has_doubts = has_doubts or is_in_doubt
-            elif is_in_doubt:
-                others.append(Doubt(seq, Content.of(draft, None)))
-    new = [seq for seq in held.numbers if seq not in states]
-    kept = {*new[_AT_ONCE:]} if has_doubts else set()
-    ledger = _ledger(task, held, [entry for entry in entries if entry[0] not in kept], states)
-    ledger.owners, ledger.others = owners, others
-    settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
-    options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
-    of_run, _ = await _carry_out(task, held, ledger, is_open=bool(kept), **options)
-    return not kept and held.is_returned, of_run
+        Return its part, and the lease if it is new.
 
+        Raises:
+            JournalError: the ledger has other rows for the key, or the job takes no batches.
+        """
+        began, job, digest = _parts._now(), self.job.name, digest_rows(drafts).hexdigest()
+        values: dict[str, Any] = {"of_job": job, "new_key": key, "new_digest": digest, "new_rows": dump_drafts(drafts)}
+        values |= {"new_size": len(drafts), "new_owner": self.owner, "for_seconds": self.options.lease}
+        values["new_in_doubt"] = min(len(drafts), BATCH)  # those that are logged below
 
-def _ledger(
-    task: _Task,
-    held: PartLease,
-    entries: Sequence[tuple[int, CardDraft]],
-    states: dict[int, State],
-) -> PartLedger:
-    bound = task.bound
-    return PartLedger(
-        task.database,
-        held,
-        entries,
-        states,
-        secret=bound.secret,
-        baseline=bound.baseline,
-        listed_before=bound.listed_before,
-    )
+        def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
+            found = connection.execute(_new_batch(self.database.is_file), values).one_or_none()
+            if found is None:
+                known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
+                found = connection.execute(known).one_or_none()
+                if found is None or (found.owner, found.epoch) != (
+                    self.owner,
+                    1,
+                ):  # the end of an earlier transaction was not lost
+                    return found, None
+            return found, PartLease.of(job, found, began, self.options.lease, log_first(connection, found))
 
+        while True:
+            found, lease = await take(self.database, store, itemgetter(1))
+            if found is None:
+                await self.refuse_batches()  # if it takes them, another batch came at the same moment, and got the number
+                continue
+            if found.digest != digest:
+                stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
+                raise JournalError(f"the ledger {self.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
+            return found, lease
 
-async def _carry_out(
-    task: _Task,
-    held: PartLease,
-    ledger: PartLedger,
-    *,
-    board_id: str | None,
-    unknown: str,
-    is_open: bool = False,
-    settle: float | None = None,
-    probe: bool = False,
-) -> tuple[BulkReport, list[CardResult]]:
-    """Run rows, and record the end of their part."""
-    drafts = [draft for _, draft in ledger.entries]
-    concurrency = task.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
-    options = make_options(
-        task.pipeline,
-        concurrency=1 if held.batch == 1 else concurrency,
-        journal=None,
-        board_id=board_id,
-        unknown=unknown,
-        marker=task.bound.marker or None,
-        settle=settle,
-        probe=probe,
-    )
-    watch = _Watch(task)
-    listeners = [watch.on_progress] if task.options.on_progress is None else [watch.on_progress, task.options.on_progress]
-    run = watch.run = BulkRun(task.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
-    ledger.report, held.on_drain = (lambda: run.report), run.stop
-    async with watch, run:
-        results = [result async for result in run]
-        if watch.error is not None:
-            raise watch.error
-        if not held.is_draining:
-            audit = dump_audit(run.report) if unknown == "reconcile" else None
-            await ledger.finish(state="open" if is_open else "done", audit=audit)
-    return run.report, results
+    async def refuse_batches(self) -> None:
+        (job,) = await self.database.read(sa.select(jobs.c.digest, jobs.c.is_draining).where(jobs.c.job == self.job.name))
+        if job.digest is not None:
+            raise JournalError(f"the rows of {self.job.name!r} were planned: open a job with another name for batches")
+        if job.is_draining:
+            raise self.drained()
+
+    def drained(self) -> JournalError:
+        return JournalError(f"the job {self.job.name!r} is drained: open_job or plan opens it again")
+
+    async def known(self, part: Any, drafts: Sequence[CardDraft]) -> tuple[BulkReport, list[CardResult]]:
+        """Return what became of a batch that another call has completed.
+
+        Raises:
+            JournalError: the job was drained before.
+        """
+        first, states = part.first, await read_states(self.database, self.job.name, part.part)
+        if any(first + index not in states for index in range(1, len(drafts) + 1)):
+            raise self.drained()
+        results = [result_of(n, draft, states[first + 1 + n], is_earlier=True) for n, draft in enumerate(drafts)]
+        counts: Counter[str] = Counter(result.state for result in results)
+        problems = tuple(result for result in results if result.error is not None)[:MOST_PROBLEMS]
+        report = BulkReport(already=counts["already"], failed=counts["failed"], unknown=counts["unknown"], problems=problems)
+        return report, results
+
+    async def complete_abandoned(self) -> None:
+        """Complete the parts that workers have begun and no longer hold."""
+        columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
+        wanted = sa.select(parts.c.part).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
+        for (part,) in await self.database.read(wanted):
+            with contextlib.suppress(HeldElsewhereError):
+                await attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0)).hold(part, self.run_part)
 
 
 @attrs.define
@@ -577,59 +620,28 @@ class _Watch:
             self._timer.cancel()
 
 
-# --- batches
+@cache
+def _rest(waits: bool) -> sa.Executable:
+    """Return the statement that reads how long a part may be kept, and whether it waits for others."""
+    waiting = sa.exists().where(_is_waited_for) if waits else sa.false()
+    rest = (parts.c.lease_until - Database.clock).label("rest")
+    wanted = sa.select(parts.c.state, jobs.c.is_draining, waiting.label("waits"), rest)
+    return wanted.join_from(parts, jobs, parts.c.job == jobs.c.job).where(of_part)
 
 
-async def _store(task: _Task, key: str, drafts: Sequence[CardDraft]) -> tuple[Any, PartLease | None]:
-    """Store a batch, take it, and log its first rows, all in one, unless it is there.
-
-    Return its part, and the lease if it is new.
-
-    Raises:
-        JournalError: the ledger has other rows for the key, or the job takes no batches.
-    """
-    began, job, rows = _parts._now(), task.job.name, dump_drafts(drafts)
-    digest, clock, last = digest_rows(drafts).hexdigest(), task.database.clock, parts.alias()
-    values: dict[str, Any] = {"job": job, "part": last.c.part + 1, "key": key, "digest": digest, "rows": rows, "epoch": 1}
-    values |= {"first": last.c.first + last.c.size, "size": len(drafts), "owner": task.owner}
-    values |= {"lease_until": clock + task.options.lease, "began_at": clock}
-    values["in_doubt"] = min(len(drafts), BATCH)  # those that are logged below
-    columns = [value if isinstance(value, sa.ColumnElement) else sa.literal(value) for value in values.values()]
-    takes_batches = sa.exists().where(jobs.c.job == job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
-    source = sa.select(*columns).where(last.c.job == job, takes_batches).order_by(last.c.part.desc()).limit(1)
-    dialect = sqlite if task.database.is_file else postgresql
-    insert = dialect.insert(parts).from_select([*values], source).on_conflict_do_nothing().returning(parts)
-
-    def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
-        found = connection.execute(insert).one_or_none()
-        if found is None:
-            known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
-            found = connection.execute(known).one_or_none()
-            if found is None or (found.owner, found.epoch) != (task.owner, 1):  # the end of an earlier transaction was not lost
-                return found, None
-        return found, PartLease.of(job, found, began, task.options.lease, log_first(connection, found))
-
-    while True:
-        found, lease = await take(task.database, store, itemgetter(1))
-        if found is None:
-            await _refuse_batches(task)  # if it takes them, another batch came at the same moment, and got the number
-            continue
-        if found.digest != digest:
-            stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
-            raise JournalError(f"the ledger {task.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
-        return found, lease
-
-
-async def _refuse_batches(task: _Task) -> None:
-    (job,) = await task.database.read(sa.select(jobs.c.digest, jobs.c.is_draining).where(jobs.c.job == task.job.name))
-    if job.digest is not None:
-        raise JournalError(f"the rows of {task.job.name!r} were planned: open a job with another name for batches")
-    if job.is_draining:
-        raise _drained(task)
-
-
-def _drained(task: _Task) -> JournalError:
-    return JournalError(f"the job {task.job.name!r} is drained: open_job or plan opens it again")
+@cache
+def _new_batch(is_file: bool) -> Any:
+    """Return the statement that stores a batch after the last one, unless its key is there or the job takes none."""
+    last, clock = parts.alias(), Database.clock
+    names = ("key", "digest", "rows", "size", "owner", "in_doubt")
+    values: dict[str, Any] = {name: sa.bindparam(f"new_{name}", type_=parts.c[name].type) for name in names}
+    values |= {"job": last.c.job, "part": last.c.part + 1, "first": last.c.first + last.c.size, "epoch": sa.literal(1)}
+    values |= {"lease_until": clock + sa.bindparam("for_seconds"), "began_at": clock}
+    takes_batches = sa.exists().where(jobs.c.job == last.c.job, jobs.c.digest.is_(None), sa.not_(jobs.c.is_draining))
+    source = sa.select(*values.values()).where(last.c.job == sa.bindparam("of_job"), takes_batches)
+    dialect = sqlite if is_file else postgresql
+    insert = dialect.insert(parts).from_select([*values], source.order_by(last.c.part.desc()).limit(1))
+    return insert.on_conflict_do_nothing().returning(parts)
 
 
 def _difference(stored: Sequence[CardDraft], given: Sequence[CardDraft]) -> str:
@@ -639,28 +651,3 @@ def _difference(stored: Sequence[CardDraft], given: Sequence[CardDraft]) -> str:
         if names:
             return f"row {index} has another {names[0]}"
     return f"{len(given)} rows, and not {len(stored)}"
-
-
-async def _known(task: _Task, part: Any, drafts: Sequence[CardDraft]) -> tuple[BulkReport, list[CardResult]]:
-    """Return what became of a batch that another call has completed.
-
-    Raises:
-        JournalError: the job was drained before.
-    """
-    first, states = part.first, await read_states(task.database, task.job.name, part.part)
-    if any(first + index not in states for index in range(1, len(drafts) + 1)):
-        raise _drained(task)
-    results = [result_of(n, draft, states[first + 1 + n], is_earlier=True) for n, draft in enumerate(drafts)]
-    counts: Counter[str] = Counter(result.state for result in results)
-    problems = tuple(result for result in results if result.error is not None)[:MOST_PROBLEMS]
-    report = BulkReport(already=counts["already"], failed=counts["failed"], unknown=counts["unknown"], problems=problems)
-    return report, results
-
-
-async def _complete_abandoned(task: _Task) -> None:
-    """Complete the parts that workers have begun and no longer hold."""
-    columns = parts.c.lease_until < task.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
-    wanted = sa.select(parts.c.part).where(parts.c.job == task.job.name, *columns).order_by(parts.c.part)
-    for (part,) in await task.database.read(wanted):
-        with contextlib.suppress(HeldElsewhereError):
-            await _hold(attrs.evolve(task, options=attrs.evolve(task.options, patience=0.0)), part, partial(_run_part, task))
