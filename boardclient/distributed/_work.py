@@ -136,13 +136,16 @@ async def import_part(
     Raises:
         TypeError: `lease` or `patience` is no number.
         ValueError: `concurrency`, `lease` or `patience` is out of range.
-        JournalError: the ledger can't be used, or belongs to another service or account.
+        JournalError: the ledger can't be used, or belongs to another service or account, or the job has no such part.
         ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
+    options = WorkOptions(concurrency, lease, patience, on_progress)
     if not isinstance(part, int):
         raise TypeError(f"part must be a number, not {type(part).__name__}")
-    async with _task(job, session, WorkOptions(concurrency, lease, patience, on_progress)) as task:
+    if isinstance(part, bool) or part not in {CLOSING, *check_job(job).parts}:
+        raise _no_part(job, part)
+    async with _task(job, session, options) as task:
         if part != CLOSING:
             await task.hold(part, task.run_part)
         await task.settle()
@@ -401,7 +404,7 @@ class _Task:
         """Return how many seconds another worker may keep a part, or None if there is nothing to do for this one."""
         found = await self.database.read(_rest(waits), of_job=self.job.name, of_part=part)
         if not found:
-            raise JournalError(f"the job {self.job.name!r} has no part {part}")
+            raise _no_part(self.job, part)
         (known,) = found
         return None if known.state == "done" or known.is_draining or known.waits else max(0.0, float(known.rest))
 
@@ -618,6 +621,10 @@ class _Watch:
     async def __aexit__(self, *error: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _no_part(job: Job, part: object) -> JournalError:
+    return JournalError(f"the job {job.name!r} has no part {part}")
 
 
 @cache

@@ -207,6 +207,9 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
     assert await plan_many([], board.ledger) == []
     with pytest.raises(JournalError, match="has no part 99"):
         await board.run(attrs.evolve(job, parts=(99,)))
+    for part in (10, 2**70, -2, -(2**70), True):
+        with pytest.raises(JournalError, match=f"has no part {part}"):
+            await import_part(job, part, session=board.session)
     with pytest.raises(JournalError, match="has no job 'other'"):
         await board.run(attrs.evolve(job, name="other"))
     for url, why in (("postgresql://user:secret@host/db", "can't hold a password"), ("mysql://host/db", "postgresql://")):
