@@ -220,10 +220,10 @@ async def _simulate(place: str, count: int, workers: int, seconds: float) -> Non
         print(f"the state of a row: {kept:.0f} bytes in the closing part, {kept * _CARDS / 1e9:.0f} GB for {_CARDS:,} rows")
 
 
-async def _scale(folder: Path, rows: int, limit: float | None) -> None:
-    """Create cards by a plain process, then by workers, at a service with a latency of 20 ms."""
+async def _scale(folder: Path, rows: int, limit: float | None, latency: float) -> None:
+    """Create cards by a plain process, then by workers, at a service with a latency in seconds."""
     for processes in (0, 1, 2, 4, 8) if limit else (0, 1, 2, 4):
-        async with BoardService(latency=0.02) as service:
+        async with BoardService(latency=latency) as service:
             if limit:
                 service.faults.rate_limit = faults.rate_limit(per_second=limit, burst=max(1, round(limit / 10)))
             board = service.seed({"To Do": []})
@@ -252,6 +252,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--processes", action="store_true", help="compare processes, over a service on this host")
     parser.add_argument("--limit", type=float, help="how many requests a second that service accepts")
+    parser.add_argument("--latency", type=float, default=20.0, help="after how many milliseconds that service responds")
     parser.add_argument("--simulate", action="store_true", help="plan all parts, and let all workers write: minutes")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()
@@ -259,7 +260,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = options.place or str(Path(folder) / "ledger")
         if options.processes:
-            asyncio.run(_scale(Path(folder), rows, options.limit))
+            asyncio.run(_scale(Path(folder), rows, options.limit, options.latency / 1e3))
         elif options.simulate:
             asyncio.run(_simulate(place, _CARDS // _PART, _WORKERS, 15.0))
         else:

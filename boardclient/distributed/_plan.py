@@ -305,8 +305,8 @@ class _Plan:
         """Keep the next rows as a part."""
         drafts, self.rows = self.rows[:count], self.rows[count:]
         number = self._number if part is None else part
-        digest_rows(drafts, self.digest)
-        values = {"job": self.job.name, "part": number, "key": str(number), "digest": digest_rows(drafts).hexdigest()}
+        digest = digest_rows(drafts, self.digest).hexdigest()
+        values = {"job": self.job.name, "part": number, "key": str(number), "digest": digest}
         pickle.dump({**values, "first": self._first, "size": len(drafts), "rows": dump_drafts(drafts)}, spool)
         self._first, self._number = self._first + len(drafts), self._number + 1
 

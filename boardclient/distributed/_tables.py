@@ -134,11 +134,13 @@ def load_drafts(stored: bytes, where: str) -> list[CardDraft]:
         ]
 
 
-def digest_rows(drafts: Iterable[CardDraft], begun: Any = None) -> Any:
-    """Return a running digest of all that rows are."""
-    found = begun or blake2b(digest_size=16)
+def digest_rows(drafts: Iterable[CardDraft], *running: Any) -> Any:
+    """Return the digest of all that rows are, and add them to others."""
+    found = blake2b(digest_size=16)
     for draft in drafts:
-        found.update(digest(draft) + (draft.reference or "").encode("utf-8", "surrogatepass") + b"\0")
+        row = digest(draft) + (draft.reference or "").encode("utf-8", "surrogatepass") + b"\0"
+        for one in (found, *running):
+            one.update(row)
     return found
 
 
