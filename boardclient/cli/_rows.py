@@ -122,7 +122,9 @@ def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
         if isinstance(cells, str):
             yield Problem(number, None, cells)
             return
-        if not any(cells) or (header is None and cells[0].lower() == "sep="):  # a line for Excel alone
+        if not any(cells):
+            continue
+        if header is None and (cells[0].lower() == "sep=" or not any(map(str.strip, cells))):  # "sep=" is for Excel alone
             continue
         if header is None:
             header = _Header(cells, layout)

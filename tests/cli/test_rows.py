@@ -138,6 +138,7 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
     ("text", "expected"),
     [
         pytest.param("", ["row 1: the file is empty; the first row must name the columns"], id="empty"),
+        pytest.param("   \n , \n", ["row 1: the file is empty; the first row must name the columns"], id="blank"),
         pytest.param("name\n", [], id="header-only"),
         pytest.param("\r\n;\nname;desc\nA;b\n", ["4=A"], id="empty-cells-before-the-header"),
         pytest.param("\r\n\nname;desc\nA;b\n", ["4=A"], id="blank-lines-before-the-header"),
