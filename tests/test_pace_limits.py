@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Service, Shut, SlidingWindow, Together, Window, served
-from virtual_loop import VirtualLoop
+from virtual_loop import VirtualLoop, virtually
 
 from boardclient import Pace
 
@@ -113,6 +113,24 @@ def test_a_service_that_fails_for_moments_is_used_between_them(workers: int) -> 
         Open(), 32.0, workers=workers, latency=0.1, status=lambda now: 503 if now % 4 > 3.5 else 200
     )  # 7 in 8 of the time it responds
     assert outcome.succeeded(4, 32) >= 0.75 * 7 / 8 * workers / 0.1
+
+
+@virtually
+async def test_an_outage_before_which_nothing_was_accepted_says_nothing_of_a_limit() -> None:
+    """Also if some of the first requests were accepted in it."""
+    clock = asyncio.get_running_loop().time
+    pace = Pace(clock=clock)
+
+    async def send(status: int) -> None:
+        async with pace:
+            await asyncio.sleep(0.004)
+            pace.report(status, None, 0.004)
+
+    await asyncio.gather(*map(send, [503, 200, 503, 200, 503, 200]))
+    began = clock()
+    for _ in range(5):
+        await send(200)
+    assert clock() - began < 1
 
 
 def test_503_with_retry_after_is_a_refusal_like_429() -> None:

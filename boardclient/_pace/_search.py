@@ -444,6 +444,8 @@ class Search:
         if block.asks and block.retry_at <= block.since + _LONG_PAUSE:
             end = (max(end, block.retry_at - 1.0) + attempt.started_at) / 2
         measured, count = self._measure(attempt.serial - 1, end)
+        if block.limit is None and block.is_outage:  # what was accepted in an outage says nothing of a limit
+            measured, count = self._measure(block.serial, block.since)
         self.block = None
         # What the block has shown, from the least to the most: nothing about a limit, that there is one of which nothing was
         # accepted yet, a first limit, a better one, or that a known one still holds.
@@ -455,8 +457,6 @@ class Search:
             return
         elif block.limit is None:
             seconds = end - block.since
-            if block.is_outage:
-                measured, _ = self._measure(block.serial, block.since)
             limit = self._set_limit(measured)
             self.phase = Approach(min(0.06, 0.25 / max(1.0, seconds)), 1.3 * limit, 2 * seconds)
         elif block.asks and isinstance(self.phase, Approach):
