@@ -260,7 +260,8 @@ class Database:
                     await connection.run_sync(step.take)
         except DBAPIError as error:
             step.failure, step.may_pass = str(error.orig).partition("\n")[0], _may_pass(error)
-        except (SQLAlchemyError, OSError, OverflowError) as error:  # OverflowError: a port or a number that is too large
+        except (SQLAlchemyError, OSError, OverflowError, UnicodeDecodeError) as error:
+            # OverflowError: a port or a number that is too large. UnicodeDecodeError: SQLite's message quotes what is damaged.
             step.failure = str(error).partition("\n")[0] or type(error).__name__
             step.may_pass = isinstance(error, OSError)
         except Exception as error:
@@ -353,7 +354,7 @@ def _remedy(failure: str) -> str:
         return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
     if formats.name in failure:  # there is no such table
         return "this is no ledger"
-    if "malformed" in failure or "not a database" in failure:
+    if any(words in failure for words in ("malformed", "not a database", "can't decode")):
         return "put back a copy of it, since the same again will not work"
     return "run again, which resumes it"
 

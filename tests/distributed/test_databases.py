@@ -227,6 +227,15 @@ async def test_a_database_of_something_else_is_called_no_ledger(world: World, tm
         await report(attrs.evolve(job, ledger=str(other)))
 
 
+async def test_a_file_with_damaged_tables_is_named_with_the_remedy(world: World, tmp_path: Path) -> None:
+    """SQLite's message quotes what is damaged, which may be no text."""
+    job = await plan(world.drafts(1), world.board_id, tmp_path / "ledger")
+    path = Path(job.ledger)
+    path.write_bytes(path.read_bytes().replace(b"NOT NULL", b"NOT NUL\x82", 1))
+    with pytest.raises(JournalError, match=r"can't decode .*: put back a copy of it"):
+        await report(job)
+
+
 # --- forks
 
 _PARENT_AND_CHILD = """

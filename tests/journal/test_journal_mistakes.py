@@ -70,6 +70,10 @@ def scribble(path: Path) -> None:
     path.write_bytes(found[: 12 * 4096] + b"\xff" * 3 * 4096 + found[15 * 4096 :])
 
 
+def misspell(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"NOT NULL", b"NOT NUL\x82", 1))  # SQLite's message quotes it
+
+
 def sql(statement: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -84,6 +88,7 @@ def sql(statement: str) -> Callable[[Path], None]:
         (cut(4096), "is damaged"),
         (cut(100), r"is damaged \(it was cut off\)"),
         (scribble, "is damaged"),
+        (misspell, r"is damaged \(its tables can't be read\)"),
         (sql("DROP TABLE outcomes"), "is damaged"),
         (sql("DELETE FROM meta WHERE name = 'runs'"), r"is damaged \(its metadata can't be read\)"),
         (sql("PRAGMA user_version = 9"), "was written by a newer boardclient"),

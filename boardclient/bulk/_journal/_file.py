@@ -137,6 +137,8 @@ def translated(path: Path) -> Iterator[None]:
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN and (why := why_no_file_opens()) is not None:
             raise JournalError(f"{path} can't be used ({why}): then run again, which resumes it") from error
         raise JournalError(advice.format(path=path, why=error)) from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
+        raise _damage(path, "its tables can't be read") from error
 
 
 def _damage(path: Path, why: str) -> JournalError:
