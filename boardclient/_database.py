@@ -156,12 +156,7 @@ class Database:
     """Read by the server: the clocks of workers differ."""
 
     def __init__(
-        self,
-        where: str | os.PathLike[str],
-        *,
-        keeps_connections: bool = True,
-        is_durable: bool = True,
-        is_known: bool = False,
+        self, where: str | os.PathLike[str], *, keeps_connections: bool = True, is_durable: bool = True, is_known: bool = False
     ) -> None:
         self.where = checked_location(where)
         self.is_file = "://" not in self.where
@@ -206,11 +201,7 @@ class Database:
         return await self._carry_out(lambda connection: connection.execute(statement, values).all(), options)
 
     async def change(
-        self,
-        work: Callable[[sa.Connection], T],
-        *,
-        is_repeatable: bool = True,
-        on_commit: Callable[[T], object] | None = None,
+        self, work: Callable[[sa.Connection], T], *, is_repeatable: bool = True, on_commit: Callable[[T], object] | None = None
     ) -> T:
         """Do some work in a transaction, which is on the disk at the end, and return its result.
 

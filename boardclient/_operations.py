@@ -17,14 +17,7 @@ from yarl import URL
 from boardclient import _wire
 from boardclient._redaction import CREDENTIAL_NAMES
 from boardclient._responses import Response, api_error, excerpt, response_of
-from boardclient._transport._values import (
-    FRAMING,
-    RawResponse,
-    Record,
-    TransportFailure,
-    TransportResult,
-    check_headers,
-)
+from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
 from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import (
@@ -344,11 +337,7 @@ def _check_names(given: Iterable[object], name: str, reserved: frozenset[str]) -
 
 
 def build_request(
-    method: str,
-    path: str,
-    params: Parameters | None = None,
-    json: JsonValue = None,
-    repeatable: bool | None = None,
+    method: str, path: str, params: Parameters | None = None, json: JsonValue = None, repeatable: bool | None = None
 ) -> Request[Response]:
     """Build a request that is not in the table, for `session.request`.
 

@@ -59,10 +59,7 @@ MapResult: TypeAlias = MapSuccess[T, R] | MapFailure[T]
 
 
 async def map_calls(
-    pipeline: Pipeline,
-    function: Callable[[T], Awaitable[R]],
-    items: Iterable[T] | AsyncIterable[T],
-    concurrency: int | None,
+    pipeline: Pipeline, function: Callable[[T], Awaitable[R]], items: Iterable[T] | AsyncIterable[T], concurrency: int | None
 ) -> AsyncGenerator[MapResult[T, R], None]:
     """Yield a result for each item, in the order of completion."""
     calls = _Calls(pipeline, function, items, concurrency)

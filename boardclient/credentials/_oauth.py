@@ -307,12 +307,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
             code_verifier: A random text of at least 43 characters, whose challenge is sent (RFC 7636). `exchange_code` needs it
                 too, so it is for codes that `authorize` does not return. None by default.
         """
-        query = {
-            "response_type": "code",
-            "client_id": self.client_id,
-            "redirect_uri": self.redirect_uri,
-            "state": state,
-        }
+        query = {"response_type": "code", "client_id": self.client_id, "redirect_uri": self.redirect_uri, "state": state}
         if scope:
             query["scope"] = scope
         if code_verifier is not None:

@@ -412,12 +412,7 @@ class Renewal:
 
 @raises_without_frames
 async def exchange_once(
-    client: OAuthClient,
-    state: TokenState,
-    code: str,
-    exchange: Exchange,
-    timeout: float | None,
-    code_verifier: str | None = None,
+    client: OAuthClient, state: TokenState, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None
 ) -> Token:
     """Exchange a code for a token, unless it was sent before with unknown effect.
 

@@ -61,10 +61,7 @@ class BoardClientInstrumentor:
     _installed: ClassVar[_OpenTelemetry | None] = None
 
     def instrument(
-        self,
-        tracer_provider: TracerProvider | None = None,
-        meter_provider: MeterProvider | None = None,
-        **options: object,
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None, **options: object
     ) -> None:
         """Begin to make spans and metrics, also for open sessions. A second call changes nothing.
 

@@ -101,12 +101,7 @@ class Faults:
     redirect: ClassVar[Callable[..., faults.status]] = staticmethod(faults.redirect)
 
     def add(
-        self,
-        fault: Fault,
-        operation: str | None = None,
-        *,
-        call: int | Iterable[int] | None = None,
-        times: int | None = None,
+        self, fault: Fault, operation: str | None = None, *, call: int | Iterable[int] | None = None, times: int | None = None
     ) -> Planned:
         """Apply a fault to future calls, and return the entry of the plan.
 
