@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
 
@@ -179,7 +180,9 @@ class Database:
         self._engine: AsyncEngine | sa.Engine
         if self.is_file:
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
-            self._engine = sa.create_engine(url, connect_args=arguments, **kept)
+            is_there = f"{Path(self.where).as_uri()}?mode=rw"  # SQLite would create a file that is missing
+            connect = partial(sqlite3.connect, is_there, uri=True, **arguments)
+            self._engine = sa.create_engine(url, creator=connect, **kept)
             _files.add(self._engine)
             listen(self._engine, "connect", self._configure)
             listen(self._engine, "begin", _begin)
@@ -343,6 +346,8 @@ def _may_pass(error: DBAPIError) -> bool:
 def _remedy(failure: str) -> str:
     if "prepared statement" in failure:
         return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
+    if "unable to open" in failure:
+        return "check the path and its permissions"
     if formats.name in failure:  # there is no such table
         return "this is no ledger"
     if any(words in failure for words in ("malformed", "not a database", "can't decode")):

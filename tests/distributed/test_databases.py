@@ -203,6 +203,7 @@ async def test_a_database_that_does_not_exist_is_named_at_once(postgresql: Any) 
 async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Path) -> None:
     """SQLAlchemy passes on some of what asyncpg raises while it connects. What is wrong in the program is raised as it is."""
     database = Database(tmp_path / "ledger")
+    await database.create()
 
     class CannotConnectNowError(Exception):
         sqlstate = "57P03"
@@ -225,6 +226,16 @@ async def test_a_database_of_something_else_is_called_no_ledger(world: World, tm
         connection.execute("CREATE TABLE rows (id)")
     with pytest.raises(JournalError, match=r"other can't be used \(no such table: .*\): this is no ledger"):
         await report(attrs.evolve(job, ledger=str(other)))
+
+
+async def test_a_ledger_whose_file_is_missing_is_not_created(world: World, tmp_path: Path) -> None:
+    """An empty one in its place would hide why nothing of the job is known."""
+    job = await open_job(world.board_id, tmp_path / "ledger")
+    missing = attrs.evolve(job, ledger=str(tmp_path / "other"))
+    for call in (import_batch(missing, "a", world.drafts(1), session=world.session), report(missing), anext(results(missing))):
+        with pytest.raises(JournalError, match=r"there is no ledger|can't be used .*: check the path"):
+            await call
+    assert not (tmp_path / "other").exists()
 
 
 async def test_a_file_with_damaged_tables_is_named_with_the_remedy(world: World, tmp_path: Path) -> None:
