@@ -54,10 +54,10 @@ class Effect(enum.Enum):
     @classmethod
     def worst(cls, effects: Iterable[Effect]) -> Effect:
         """Return the worst of the effects, NOT_SENT if there are none."""
-        return max(effects, key=_GRAVITY.__getitem__, default=cls.NOT_SENT)
+        return max(effects, key=_EFFECTS.index, default=cls.NOT_SENT)
 
 
-_GRAVITY = {effect: gravity for gravity, effect in enumerate(Effect)}
+_EFFECTS = [*Effect]
 
 
 @attrs.frozen(kw_only=True)
