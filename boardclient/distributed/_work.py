@@ -283,6 +283,7 @@ async def create_once(
     probe: bool,
 ) -> Card:
     """Create the card of a reference as a batch of one, or return it."""
+    check_text(reference, "reference")
     job, options = job_for_batches(board_id, checked_location(ledger), settle=settle)
     async with worker_for(job.ledger, creates=True) as worker:
         if (job.name, options) not in worker.opened:

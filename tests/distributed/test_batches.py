@@ -713,6 +713,14 @@ async def test_a_reference_has_its_card_whatever_the_service_responds_to_its_rea
     assert (again.id, again.name, world.sent) == (created.id, None, 1)
 
 
+@pytest.mark.parametrize("reference", ["", "a\0b", "\ud800", 5])
+async def test_what_can_not_be_a_reference_is_refused_by_its_name(world: World, reference: Any) -> None:
+    """Before anything is stored or sent."""
+    with pytest.raises((TypeError, ValueError), match="reference must"):
+        await world.create("one", reference)
+    assert world.sent == 0
+
+
 async def test_a_card_whose_response_was_lost_is_found_by_its_marker(world: World) -> None:
     """It is returned, though others have created an equal card."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
