@@ -213,14 +213,11 @@ async def claim(
 
     def claimed(connection: sa.Connection) -> PartLease | None:
         nonlocal taken
-        if taken is not None:  # the end of an earlier transaction was lost
-            mine = connection.execute(sa.select(parts.c.owner, parts.c.epoch).where(of_part), values)
-            if mine.one() == (owner, taken.epoch):
-                return taken
-        taken = None
-        if (found := connection.execute(_claim(condition), values).one_or_none()) is not None:
-            logged = log_first(connection, found) if found.epoch == 1 and part != CLOSING else ()
-            taken = PartLease.of(job, found, began, seconds, logged)
+        known = sa.select(parts.c.owner, parts.c.epoch).where(of_part)
+        # The end of an earlier transaction may have been lost.
+        if taken is None or connection.execute(known, values).one() != (owner, taken.epoch):
+            found = connection.execute(_claim(condition), values).one_or_none()
+            taken = None if found is None else PartLease.of(job, found, began, seconds, log_first(connection, found))
         return taken
 
     return await take(database, claimed, lambda lease: lease)
@@ -240,8 +237,9 @@ def _claim(condition: sa.ColumnElement[bool]) -> sa.Executable:
 
 
 def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:
-    """Log the first rows of a part that is new, so that none of them has to wait for it. Its counts have them already."""
-    logged = range(part.first + 1, part.first + min(part.size, BATCH) + 1)
+    """Log the first rows of a part if it is new, so that none of them has to wait for it. Its counts have them already."""
+    is_new = part.epoch == 1 and part.part != CLOSING
+    logged = range(part.first + 1, part.first + min(part.size, BATCH) + 1) if is_new else ()
     if logged:
         insert_event(connection, part.job, part.part, part.epoch, 0, {}, logged)
     return logged

@@ -165,13 +165,7 @@ async def read_states(database: Database, job: str, part: int | None = None, *, 
 
 
 def insert_event(
-    connection: sa.Connection,
-    job: str,
-    part: int,
-    epoch: int,
-    number: int,
-    noted: Mapping[int, State],
-    sent: Sequence[int],
+    connection: sa.Connection, job: str, part: int, epoch: int, number: int, noted: Mapping[int, State], sent: Sequence[int]
 ) -> bool:
     """Append an event. Return False if it is there already."""
     values = {"job": job, "part": part, "epoch": epoch, "number": number, "sent": json.dumps([*sent])}

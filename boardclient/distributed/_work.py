@@ -417,7 +417,7 @@ class _Task:
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
         board_id = None if lists <= self.bound.lists else self.job.board_id
-        report, results = await self.carry_out(held, ledger, board_id=board_id, unknown="report")
+        report, results = await self.carry_out(held, ledger, board_id=board_id, unknown="report", settle=None)
         self.bound.lists |= lists - {result.draft.list_id for result in report.problems}
         return report, results
 
@@ -473,29 +473,13 @@ class _Task:
         return PartLedger(self.database, held, entries, states, **of_job)
 
     async def carry_out(
-        self,
-        held: PartLease,
-        ledger: PartLedger,
-        *,
-        board_id: str | None,
-        unknown: str,
-        is_open: bool = False,
-        settle: float | None = None,
-        probe: bool = False,
+        self, held: PartLease, ledger: PartLedger, *, unknown: str, is_open: bool = False, **given: Any
     ) -> tuple[BulkReport, list[CardResult]]:
         """Run rows, and record the end of their part."""
         drafts = [draft for _, draft in ledger.entries]
         concurrency = self.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
-        options = make_options(
-            self.pipeline,
-            concurrency=1 if held.batch == 1 else concurrency,
-            journal=None,
-            board_id=board_id,
-            unknown=unknown,
-            marker=self.bound.marker or None,
-            settle=settle,
-            probe=probe,
-        )
+        given |= {"concurrency": 1 if held.batch == 1 else concurrency, "marker": self.bound.marker or None}
+        options = make_options(self.pipeline, journal=None, unknown=unknown, **given)
         watch = _Watch(self)
         listeners = [watch.on_progress] if self.options.on_progress is None else [watch.on_progress, self.options.on_progress]
         run = watch.run = BulkRun(self.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
