@@ -918,15 +918,18 @@ class Campaign:
         self.workers.append(subprocess.Popen(line, env={**os.environ, **world.service.environment}))
 
     async def run(self, count: int, kills: int) -> None:
-        """Keep a number of workers until one has delivered all batches, and kill some at even distances of progress."""
-        marks = [self.total * (n + 1) // (kills + 2) for n in range(kills)]
+        """Keep a number of workers until one has delivered all batches, and kill some at even distances of progress.
+
+        If none is killed, each of them delivers all.
+        """
+        marks, enough = [self.total * (n + 1) // (kills + 2) for n in range(kills)], 1 if kills else count
         try:
             async with asyncio.timeout(SECONDS):
-                while not any(worker.poll() == 0 for worker in self.workers):
+                while (ended := sum(worker.poll() == 0 for worker in self.workers)) < enough:
                     alive = [worker for worker in self.workers if worker.poll() is None]
                     if marks and self.world.sent >= marks[0]:
                         alive.pop(marks.pop(0) % len(alive)).kill()
-                    for _ in range(count - len(alive)):
+                    for _ in range(count - len(alive) - ended):
                         self.start()
                     await asyncio.sleep(0.05)
         finally:
