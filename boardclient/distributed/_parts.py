@@ -1,6 +1,6 @@
 """A part of a ledger: the lease of who may send its rows, the heartbeat that renews leases, and the ledger of the part's run.
 
-A run knows no other difference between a part and a journal.
+To a run it is a `Ledger`, as a journal is.
 """
 
 from __future__ import annotations
@@ -377,7 +377,9 @@ class PartLedger(DurableLedger):
         self.entries = entries
         """The rows of the input, with their numbers in the job."""
         self.owners: dict[int, int] = {}
-        """The parts of those rows that are another part's."""
+        """The parts of those rows that are another part's. Whether they are sent again is its affair."""
+        self.sends_failed = True
+        """Whether rows are sent again that an earlier run saw refused."""
         self.others: Sequence[Doubt] = ()
         """Rows that other workers are sending."""
         self.may_send = lease.is_held
@@ -416,8 +418,8 @@ class PartLedger(DurableLedger):
             elif state in {"logged", "unknown"}:
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
             elif state == "failed":
-                row.detail = detail  # logged by `log_refused`
-                row.is_final = self.owners.get(row.seq, CLOSING) != CLOSING  # whether it is sent again is its part's affair
+                row.detail = detail  # logged by `log_refused`, if it is sent again
+                row.is_final = not self.sends_failed or self.owners.get(row.seq, CLOSING) != CLOSING
             else:
                 sent.append(row.seq)
         if sent or self._pending:

@@ -76,7 +76,6 @@ _FEW: Final = 32
 _others: Final = parts.alias()
 _is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOSING) & (_others.c.state != "done")
 _is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
-_has_failed: Final = is_open | (parts.c.failed > 0)
 
 Progress = Callable[[BulkProgress], object]
 
@@ -147,7 +146,7 @@ async def import_part(
         raise _no_part(job, part)
     async with _task(job, session, options) as task:
         if part != CLOSING:
-            await task.hold(part, task.run_part)
+            await task.hold(part, partial(task.run_part, sends_failed=True))
         await task.settle()
 
 
@@ -228,14 +227,18 @@ async def run_batch(
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, options) as task:
         part, new = await task.store(key, drafts)
-        if part.state == "done" and part.failed:  # a service may have done what it refused
+        has_failed = part.failed > 0
+        if has_failed:  # in an earlier call, and a service may have done what it refused
             settled = await task.settle(condition=sa.true())
             if settled is not None and settled.audit_error is not None:
                 raise settled.audit_error
             part, _ = await task.store(key, drafts)
         found = None
         if part.state != "done" or part.failed:
-            found = await task.hold(part.part, task.run_part, first=new, condition=_has_failed if new is None else is_open)
+            # Rows that failed since, in another call, were not looked for.
+            may_resume = is_open | ((parts.c.failed > 0) & (parts.c.epoch == part.epoch)) if has_failed else is_open
+            run = partial(task.run_part, sends_failed=has_failed)
+            found = await task.hold(part.part, run, first=new, at_first=may_resume)
         return found or await task.known(part, drafts)
 
 
@@ -350,11 +353,13 @@ class _Task:
         work: Callable[[PartLease], Awaitable[R]],
         *,
         first: PartLease | None = None,
+        at_first: sa.ColumnElement[bool] | None = None,
         condition: sa.ColumnElement[bool] = is_open,
     ) -> R | None:
         """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
 
-        Return what the work returned, None if there was nothing to do.
+        A condition says which part is taken, and `at_first` which one without having waited for another worker. Return what the
+        work returned, None if there was nothing to do.
 
         Raises:
             HeldElsewhereError: another worker has the part for longer than the call may wait.
@@ -366,9 +371,8 @@ class _Task:
         while True:
             held, first = first, None
             if may_be_free:
-                held = held or await claim(
-                    self.database, self.job.name, part, self.owner, self.options.lease, condition=condition
-                )
+                wanted, at_first = condition if at_first is None else at_first, None
+                held = held or await claim(self.database, self.job.name, part, self.owner, self.options.lease, condition=wanted)
             may_be_free = True
             # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
             if held is not None:
@@ -388,8 +392,6 @@ class _Task:
                     error.retry_at = moment_in(rest)
                     raise error
                 await asyncio.sleep(pause)
-            if condition is _has_failed:  # once: whether rows that fail again are sent once more is the caller's affair
-                condition = is_open
 
     async def work_on(self, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
         """Do some work with a part, and give it back."""
@@ -409,11 +411,12 @@ class _Task:
         (known,) = found
         return None if known.state == "done" or known.is_draining or known.waits else max(0.0, float(known.rest))
 
-    async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
+    async def run_part(self, held: PartLease, *, sends_failed: bool) -> tuple[BulkReport, list[CardResult]]:
         """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = [*zip(held.numbers, held.drafts, strict=True)]
         ledger = self.ledger(held, entries, states)
+        ledger.sends_failed = sends_failed
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
         board_id = None if lists <= self.bound.lists else self.job.board_id
@@ -439,7 +442,8 @@ class _Task:
         """
         database, job = self.database, self.job
         states = await read_states(database, job.name)
-        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
+        is_held = (parts.c.state == "held") & (parts.c.lease_until >= database.clock)
+        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, is_held.label("is_held"), jobs.c.options
         wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
         wanted &= jobs.c.job == parts.c.job
         entries: list[tuple[int, CardDraft]] = []
@@ -452,7 +456,8 @@ class _Task:
             for seq, draft in enumerate(drafts, part.first + 1):
                 state = states.get(seq, ("",))[0]
                 is_in_doubt = state in {"logged", "unknown"}
-                if part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed")):
+                is_over = part.state == "done" if is_in_doubt else state == "failed" and not part.is_held
+                if part.part == CLOSING or is_over:
                     entries.append((seq, draft))
                     owners[seq] = part.part
                     has_doubts = has_doubts or is_in_doubt
@@ -557,9 +562,10 @@ class _Task:
         """Complete the parts that workers have begun and no longer hold."""
         columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
         wanted = sa.select(parts.c.part).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
+        task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
         for (part,) in await self.database.read(wanted):
             with contextlib.suppress(HeldElsewhereError):
-                await attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0)).hold(part, self.run_part)
+                await task.hold(part, partial(task.run_part, sends_failed=False))
 
 
 @attrs.define

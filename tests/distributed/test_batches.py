@@ -777,6 +777,36 @@ async def test_a_row_that_was_refused_and_created_is_not_sent_again(world: World
     assert set((await world.names()).values()) == {1}
 
 
+async def test_a_call_that_waits_for_a_batch_gets_its_result(world: World) -> None:
+    """Also for a row that the service has refused: it sends nothing that it has not looked for."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=1)
+    world.service.latency = 0.05
+    found = await asyncio.gather(*(world.deliver(job, "a", rows, concurrency=1) for _ in range(3)))
+    assert sorted(map(counts, found)) == [(0, 2, 1, 0), (0, 2, 1, 0), (2, 0, 1, 0)]
+    assert world.sent == 3
+    assert counts(await world.deliver(job, "a", rows)) == (0, 3, 0, 0)
+    assert set((await world.names()).values()) == {1}
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+async def test_a_refused_row_of_an_interrupted_batch_is_looked_for(world: World, is_delivered: bool) -> None:
+    """Its card is found, and the row that was sent then is in doubt."""
+    job, rows = await world.open(), world.drafts(2)
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.hang(), "cards.create", call=2)
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=1))
+    await until(lambda: world.sent == 2, running)
+    running.cancel()
+    await asyncio.wait({running})
+    if is_delivered:
+        assert counts(await world.deliver(job, "a", rows)) == (0, 1, 0, 1)
+    else:
+        assert (await reconcile(job, session=world.session)).failed == 0
+    assert world.sent == 2
+    assert set((await world.names()).values()) == {1}
+
+
 async def test_a_row_that_was_refused_is_not_sent_again_while_the_board_can_not_be_read(world: World) -> None:
     """The call raises why not. Once the board can be read, the next one looks for its card."""
     job, rows = await world.open(), world.drafts(2)
