@@ -62,7 +62,7 @@ class StatusMeaning:
 
     error: type[ApiError]
     words: str = ""
-    effect: Effect = Effect.REJECTED
+    effect: Effect = Effect.UNKNOWN
     advice: str = attrs.field(default="", kw_only=True)
     is_throttling: bool = attrs.field(default=False, kw_only=True)
     is_overload: bool = attrs.field(default=False, kw_only=True)
@@ -70,48 +70,61 @@ class StatusMeaning:
     ends_run: bool = attrs.field(default=False, kw_only=True)
 
 
-_REDIRECT: Final = StatusMeaning(ApiError, "a redirect, which is not followed", Effect.UNKNOWN, advice="check base_url")
+_REDIRECT: Final = StatusMeaning(ApiError, "a redirect, which is not followed", advice="check base_url")
 """A service that has done what was asked redirects as well: https://www.rfc-editor.org/rfc/rfc9110#section-15.4.4."""
 _REFUSALS: Final = (402, 405, 406, *range(409, 418), 421, 422, 426)
 """The other client errors that RFC 9110 defines, section 15.5. What proxies invent, such as 499, proves nothing."""
 _TABLE: Final[Mapping[int, StatusMeaning]] = {
-    304: StatusMeaning(ApiError, "not modified, though the request has no condition", Effect.UNKNOWN, advice="check headers="),
+    304: StatusMeaning(ApiError, "not modified, though the request has no condition", advice="check headers="),
     # The same request is to be sent to another address, so this one was not carried out.
     **dict.fromkeys((307, 308), attrs.evolve(_REDIRECT, effect=Effect.REJECTED)),
-    **dict.fromkeys(_REFUSALS, StatusMeaning(ApiError)),
-    400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent"),
+    **dict.fromkeys(_REFUSALS, StatusMeaning(ApiError, effect=Effect.REJECTED)),
+    400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", Effect.REJECTED, advice="check what is sent"),
     401: StatusMeaning(
-        AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
+        AuthenticationError,
+        "the key or token is invalid or expired",
+        Effect.REJECTED,
+        advice="check both, or obtain a new token",
+        ends_run=True,
     ),
     403: StatusMeaning(
         PermissionDeniedError,
         "the credentials lack a permission or scope",
+        Effect.REJECTED,
         advice="obtain a token with the scopes read and write",
     ),
     404: StatusMeaning(
-        NotFoundError, "an identifier does not exist or is not accessible", advice="check the identifiers and whose token it is"
+        NotFoundError,
+        "an identifier does not exist or is not accessible",
+        Effect.REJECTED,
+        advice="check the identifiers and whose token it is",
     ),
     407: StatusMeaning(
-        ApiError, "the proxy wants credentials", advice="check proxy= or the proxy of the environment", ends_run=True
+        ApiError,
+        "the proxy wants credentials",
+        Effect.REJECTED,
+        advice="check proxy= or the proxy of the environment",
+        ends_run=True,
     ),
-    408: StatusMeaning(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
+    408: StatusMeaning(ApiError, "the service waited too long for the request"),
     429: StatusMeaning(
         RateLimitError,
         "too many requests",
+        Effect.REJECTED,
         advice="send fewer at a time, with limiter=Pace()",
         is_throttling=True,
         is_overload=True,
     ),
-    503: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True, is_overload=True),
+    503: StatusMeaning(ServerError, "the service failed", is_transient=True, is_overload=True),
 }
 _CLASSES: Final[Mapping[int, StatusMeaning]] = {
     2: StatusMeaning(ApiError, effect=Effect.DONE),
     3: _REDIRECT,
-    4: StatusMeaning(ApiError, effect=Effect.UNKNOWN),
-    5: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
+    4: StatusMeaning(ApiError),
+    5: StatusMeaning(ServerError, "the service failed", is_transient=True),
 }
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
-_UNASSIGNED: Final = StatusMeaning(ApiError, effect=Effect.UNKNOWN)
+_UNASSIGNED: Final = StatusMeaning(ApiError)
 
 
 def status_of(status: int) -> StatusMeaning:
