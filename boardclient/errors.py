@@ -14,7 +14,7 @@ BoardClientError
 ├── CredentialError              credentials could not be obtained
 │   └── ConsentRequired          the account's user has to sign in
 ├── InvalidIdentifierError       also a ValueError: an identifier or a credential that can't be part of a path
-├── JournalError                 the journal of a bulk run can't be used
+├── JournalError                 the journal or ledger of a run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
 
@@ -344,9 +344,9 @@ class InvalidIdentifierError(BoardClientError, ValueError):
 
 
 class JournalError(BoardClientError):
-    """Report that the journal of a bulk run can't be used, or contradicts the input.
+    """Report a journal or ledger that can't be used, or that contradicts the input.
 
-    The message says what to do. Every row that was sent is in the journal.
+    The message says what to do. Every row that was sent is in the journal or ledger.
     """
 
 

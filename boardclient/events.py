@@ -114,7 +114,7 @@ class BulkProgress:
         rate: Created cards per second since the start.
         seconds: Seconds since the start.
         total: The number of rows, None if the input has no length.
-        waiting_for: What the run waits for, None while it sends.
+        waiting_for: What holds the run up, None if nothing does. It may still send: one request at a time in an outage.
         phase: What the run does.
         wait_ends_at: When the phase "waiting" ends, or the pause that the service asked for, otherwise None.
         in_doubt: The number of rows whose requests were sent without a usable response. They have no result yet.

@@ -381,9 +381,9 @@ class Cards(_Resource):
                 created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card
                 at most once and reports it as unknown. "resend" sends it up to five times in all, which may create it more than
                 once. None (default): "reconcile" with a `board_id`, otherwise "report".
-            marker: What proves which card is whose. None (default): identity, and equality where only one card can be meant.
-                True: a code at both ends of the description too, which proves whatever else is changed. A function gets the
-                draft and returns the code, which others may know: it proves together with the card's name.
+            marker: What proves which card is whose. None (default): the identifier that a response named, and equality where only
+                one card can be meant. True: a code at both ends of the description too, which proves whatever else is changed. A
+                function gets the draft and returns the code, which others may know: it proves together with the card's name.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
             probe: Whether to prove by a temporary card, at the end of a list, that lost rows are absent which no card of the run

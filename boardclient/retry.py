@@ -46,8 +46,8 @@ def _is_safe(error: BaseException) -> bool:
 when_safe: Final = retry_if_exception(_is_safe)
 """Repeat what can't do harm.
 
-Any operation is repeated if it was not sent, or after a 429. Repeatable operations (GET, PUT, DELETE, and
-`session.request(…, repeatable=True)`) are also repeated after a 5xx and after other transport errors.
+Any operation is repeated if its connection failed before it was sent, or after a 429. Repeatable operations (GET, PUT, DELETE,
+and `session.request(…, repeatable=True)`) are also repeated after a 5xx and after other transport errors.
 """
 
 

@@ -24,10 +24,10 @@ State: TypeAlias = Literal["new", "ready", "sent", "refused", "failed", "doubted
 """Where a row is.
 
 "new": taken from the input. "ready": it may be sent, and none of its cards can exist. "sent": its request is under way.
-"refused": its request was refused, and no later one has been accepted yet. "failed": it was refused for a reason of its own, and
-the board was not read since. "doubted": its card may exist, until the board is read. "open": a listing lacks its card, and only a
-longer one proves that there is none. "again", "resent": as "ready" and "sent", while a card of an earlier request may exist.
-"ended": it has a result, or is left to the next run.
+"refused": its request was refused, and no later one has been accepted yet. "failed": it is not sent again, since it was refused
+or could not be sent for too long, and the board was not read since. "doubted": its card may exist, until the board is read.
+"open": a listing lacks its card, and only a longer one proves that there is none. "again", "resent": as "ready" and "sent", while
+a card of an earlier request may exist. "ended": it has a result, or is left to the next run.
 """
 
 Event: TypeAlias = Literal[

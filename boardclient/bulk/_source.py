@@ -95,7 +95,7 @@ class AsyncSource(Generic[T]):
     async def take(self, most: int) -> list[T]:
         """Wait for one item, and return it with those available without further waiting.
 
-        None are returned at the end. An error is raised after the items before it have been returned.
+        The list is empty at the end. An error is raised after the items before it have been returned.
 
         Raises:
             RuntimeError: the input was cancelled by something other than the run.

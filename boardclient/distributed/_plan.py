@@ -58,7 +58,7 @@ class Job:
         ledger: The path of the ledger's file, or its URL.
         name: The name of the job in the ledger.
         board_id: The board of all rows.
-        parts: The numbers of the parts to pass to `import_part`. None if its rows come in batches.
+        parts: The numbers of the parts to pass to `import_part`, `()` if its rows come in batches.
         rows: The number of rows.
         already: How many of them had a card when the job was planned.
         since: The last event in the ledger at that time.

@@ -1,8 +1,8 @@
 """Decides for all rows in doubt together whether their cards exist (4.4).
 
-A card is a row's if it shows the row's marker, or if it alone equals the row and no other. A row is absent if no card may be its,
-and a later, longer listing lacks it too, with a card that was sent to its list after it: a listing may be cut off. All else stays
-unknown. docs/design/proof.md has the rules.
+A card is a row's if it shows the row's marker, or if it alone equals the row and no other. A row is absent if two listings show
+no card that may be its, and the second is longer, and shows a card that was sent to the same list after the row: a listing may be
+cut off. All else stays unknown. docs/design/proof.md has the rules.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Reconciler:
         self.probes: Final = Probes(board, ledger)
         self._sends_probes = sends_probes
         self.has_grown = False
-        """Whether a card was created since the board was read."""
+        """Whether a card was created since the board was read, or may have been: the next listing may be longer."""
         self._samples = Samples()
         self._recovered = 0
         """How many rows in doubt were found."""
@@ -344,7 +344,10 @@ class Reconciler:
         }
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
-        """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too."""
+        """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too.
+
+        The later one shows a card that was sent to the list after the row.
+        """
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if row.named is not None:
             return _unknown(row, "its response named a card which is known as another")
