@@ -59,7 +59,7 @@ def test_a_journal_is_read_without_aiohttp(command: str, tmp_path: Path) -> None
     """Nothing is sent for it, and aiohttp is half of what such a command would take."""
     done = run("-c", _PROBE, "journal", command, str(tmp_path / "cards.csv.journal"))
     assert "there is no journal" in done.stderr
-    assert "'sqlite3'" in done.stderr.splitlines()[-1]
+    assert "'boardclient.models'" in done.stderr.splitlines()[-1]
     assert "'aiohttp'" not in done.stderr.splitlines()[-1]
 
 
