@@ -441,9 +441,16 @@ class _Task:
         another run while there are rows in doubt. Return False if there are some, and the report of the run.
         """
         database, job = self.database, self.job
-        states = await read_states(database, job.name)
         is_held = (parts.c.state == "held") & (parts.c.lease_until >= database.clock)
-        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, is_held.label("is_held"), jobs.c.options
+        columns = (
+            parts.c.part,
+            parts.c.first,
+            parts.c.rows,
+            parts.c.state,
+            parts.c.epoch,
+            is_held.label("is_held"),
+            jobs.c.options,
+        )
         wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
         wanted &= jobs.c.job == parts.c.job
         entries: list[tuple[int, CardDraft]] = []
@@ -451,6 +458,7 @@ class _Task:
         others: list[Doubt] = []
         has_doubts = False
         found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
+        states = await read_states(database, job.name)
         for part in found:
             drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
             for seq, draft in enumerate(drafts, part.first + 1):
@@ -467,6 +475,7 @@ class _Task:
         kept = {*new[_AT_ONCE:]} if has_doubts else set()
         ledger = self.ledger(held, [entry for entry in entries if entry[0] not in kept], states)
         ledger.owners, ledger.others = owners, others
+        ledger.epochs = {part.part: part.epoch for part in found if part.part != CLOSING}
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
         options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
         of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept), **options)
