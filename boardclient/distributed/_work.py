@@ -229,9 +229,8 @@ async def run_batch(
         part, new = await task.store(key, drafts)
         has_failed = part.failed > 0
         if has_failed:  # in an earlier call, and a service may have done what it refused
-            settled = await task.settle(condition=sa.true())
-            if settled is not None and settled.audit_error is not None:
-                raise settled.audit_error
+            if (error := await task.look()) is not None:
+                raise error
             part, _ = await task.store(key, drafts)
         found = None
         if part.state != "done" or part.failed:
@@ -434,6 +433,11 @@ class _Task:
             if is_complete:
                 return of_run
 
+    async def look(self) -> BoardClientError | None:
+        """Look on the board for the cards of rows that have failed. Return why that was not possible, None if it was."""
+        settled = await self.settle(condition=sa.true())
+        return None if settled is None else settled.audit_error
+
     async def close(self, held: PartLease, *, probe: bool) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
@@ -570,11 +574,12 @@ class _Task:
     async def complete_abandoned(self) -> None:
         """Complete the parts that workers have begun and no longer hold."""
         columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
-        wanted = sa.select(parts.c.part).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
+        wanted = sa.select(parts.c.part, parts.c.failed).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
         task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
-        for (part,) in await self.database.read(wanted):
+        for part in await self.database.read(wanted):
+            sends_failed = bool(self.job.parts) or not part.failed or await self.look() is None
             with contextlib.suppress(HeldElsewhereError):
-                await task.hold(part, partial(task.run_part, sends_failed=False))
+                await task.hold(part.part, partial(task.run_part, sends_failed=sends_failed))
 
 
 @attrs.define

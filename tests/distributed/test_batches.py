@@ -789,8 +789,9 @@ async def test_a_call_that_waits_for_a_batch_gets_its_result(world: World) -> No
     assert set((await world.names()).values()) == {1}
 
 
+@pytest.mark.parametrize("is_read", [True, False])
 @pytest.mark.parametrize("is_delivered", [True, False])
-async def test_a_refused_row_of_an_interrupted_batch_is_looked_for(world: World, is_delivered: bool) -> None:
+async def test_a_refused_row_of_an_interrupted_batch_is_looked_for(world: World, is_delivered: bool, is_read: bool) -> None:
     """Its card is found, and the row that was sent then is in doubt."""
     job, rows = await world.open(), world.drafts(2)
     world.service.faults.add(faults.status(400, commit=True), "cards.create", call=1)
@@ -799,6 +800,12 @@ async def test_a_refused_row_of_an_interrupted_batch_is_looked_for(world: World,
     await until(lambda: world.sent == 2, running)
     running.cancel()
     await asyncio.wait({running})
+    if not is_read:  # then it is not sent
+        world.service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "boards.cards")
+        with contextlib.suppress(BoardClientError):
+            await (world.deliver(job, "a", rows) if is_delivered else reconcile(job, session=world.session))
+        world.service.faults.clear()
+        world.session = world.session.with_options(limiter=Pace())  # the shared one still waits
     if is_delivered:
         assert counts(await world.deliver(job, "a", rows)) == (0, 1, 0, 1)
     else:
