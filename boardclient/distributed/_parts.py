@@ -59,6 +59,7 @@ _MARGIN: Final = 0.1
 of_part: Final = (parts.c.job == sa.bindparam("of_job")) & (parts.c.part == sa.bindparam("of_part"))
 _of_epoch: Final = of_part & (parts.c.epoch == sa.bindparam("of_epoch"))
 is_open: Final = parts.c.state != "done"
+is_held: Final = (parts.c.part != CLOSING) & (parts.c.lease_until >= Database.clock)
 
 
 class LeaseLostError(JournalError):
@@ -201,14 +202,21 @@ async def take(database: Database, work: Callable[[sa.Connection], T], lease_of:
 
 
 async def claim(
-    database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] = is_open
+    database: Database,
+    job: str,
+    part: int,
+    owner: str,
+    seconds: float,
+    *,
+    condition: sa.ColumnElement[bool] = is_open,
+    seen_epoch: int = 0,
 ) -> PartLease | None:
     """Take a part that no other worker holds, and log its first rows if it is new. Return None if there is nothing to take.
 
-    It has to be open, or to fulfil another condition.
+    It has to be open, or to fulfil another condition, which may ask for an epoch.
     """
     began = _now()
-    values = {"of_job": job, "of_part": part, "new_owner": owner, "for_seconds": seconds}
+    values = {"of_job": job, "of_part": part, "new_owner": owner, "for_seconds": seconds, "seen_epoch": seen_epoch}
     taken: PartLease | None = None
 
     def claimed(connection: sa.Connection) -> PartLease | None:

@@ -36,6 +36,7 @@ from boardclient.distributed._parts import (
     PartLease,
     PartLedger,
     claim,
+    is_held,
     is_open,
     log_first,
     of_part,
@@ -75,6 +76,7 @@ _FEW: Final = 32
 
 _others: Final = parts.alias()
 _is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOSING) & (_others.c.state != "done")
+_may_resume: Final = is_open | ((parts.c.failed > 0) & (parts.c.epoch == sa.bindparam("seen_epoch")))
 _is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
 
 Progress = Callable[[BulkProgress], object]
@@ -227,17 +229,15 @@ async def run_batch(
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, options) as task:
         part, new = await task.store(key, drafts)
-        has_failed = part.failed > 0
+        has_failed = new is None and part.failed > 0 and not part.is_held
         if has_failed:  # in an earlier call, and a service may have done what it refused
             if (error := await task.look()) is not None:
                 raise error
             part, _ = await task.store(key, drafts)
         found = None
         if part.state != "done" or part.failed:
-            # Rows that failed since, in another call, were not looked for.
-            may_resume = is_open | ((parts.c.failed > 0) & (parts.c.epoch == part.epoch)) if has_failed else is_open
             run = partial(task.run_part, sends_failed=has_failed)
-            found = await task.hold(part.part, run, first=new, at_first=may_resume)
+            found = await task.hold(part.part, run, first=new, seen_epoch=part.epoch if has_failed else None)
         return found or await task.known(part, drafts)
 
 
@@ -352,13 +352,13 @@ class _Task:
         work: Callable[[PartLease], Awaitable[R]],
         *,
         first: PartLease | None = None,
-        at_first: sa.ColumnElement[bool] | None = None,
+        seen_epoch: int | None = None,
         condition: sa.ColumnElement[bool] = is_open,
     ) -> R | None:
         """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
 
-        A condition says which part is taken, and `at_first` which one without having waited for another worker. Return what the
-        work returned, None if there was nothing to do.
+        A condition says which part is taken. One whose failed rows were looked for is taken as well, unless another worker has
+        had it since `seen_epoch`. Return what the work returned, None if there was nothing to do.
 
         Raises:
             HeldElsewhereError: another worker has the part for longer than the call may wait.
@@ -370,8 +370,9 @@ class _Task:
         while True:
             held, first = first, None
             if may_be_free:
-                wanted, at_first = condition if at_first is None else at_first, None
-                held = held or await claim(self.database, self.job.name, part, self.owner, self.options.lease, condition=wanted)
+                wanted = condition if seen_epoch is None else _may_resume
+                of_part = self.database, self.job.name, part, self.owner, self.options.lease
+                held = held or await claim(*of_part, condition=wanted, seen_epoch=seen_epoch or 0)
             may_be_free = True
             # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
             if held is not None:
@@ -445,13 +446,8 @@ class _Task:
         another run while there are rows in doubt. Return False if there are some, and the report of the run.
         """
         database, job = self.database, self.job
-        is_held = (parts.c.state == "held") & (parts.c.lease_until >= database.clock)
         columns = (
-            parts.c.part,
-            parts.c.first,
-            parts.c.rows,
-            parts.c.state,
-            parts.c.epoch,
+            *(parts.c[name] for name in ("part", "first", "rows", "state", "epoch")),
             is_held.label("is_held"),
             jobs.c.options,
         )
@@ -527,7 +523,7 @@ class _Task:
         def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
             found = connection.execute(_new_batch(self.database.is_file), values).one_or_none()
             if found is None:
-                known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
+                known = sa.select(parts, is_held.label("is_held")).where(parts.c.job == job, parts.c.key == key)
                 found = connection.execute(known).one_or_none()
                 if found is None or (found.owner, found.epoch) != (
                     self.owner,
