@@ -76,6 +76,8 @@ _FEW: Final = 32
 
 _others: Final = parts.alias()
 _is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOSING) & (_others.c.state != "done")
+_NEVER: Final = -1
+"""The epoch of a part whose failed rows were not looked for."""
 _may_resume: Final = is_open | ((parts.c.failed > 0) & (parts.c.epoch == sa.bindparam("seen_epoch")))
 _is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
 
@@ -148,7 +150,7 @@ async def import_part(
         raise _no_part(job, part)
     async with _task(job, session, options) as task:
         if part != CLOSING:
-            await task.hold(part, partial(task.run_part, sends_failed=True))
+            await task.hold(part, task.run_part)
         await task.settle()
 
 
@@ -229,15 +231,16 @@ async def run_batch(
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, options) as task:
         part, new = await task.store(key, drafts)
-        has_failed = new is None and part.failed > 0 and not part.is_held
-        if has_failed:  # in an earlier call, and a service may have done what it refused
+        seen_epoch = _NEVER
+        if new is None and part.failed and not part.is_held:  # in an earlier call, and a service may have done what it refused
+            seen_epoch = part.epoch
             if (error := await task.look()) is not None:
                 raise error
             part, _ = await task.store(key, drafts)
         found = None
         if part.state != "done" or part.failed:
-            run = partial(task.run_part, sends_failed=has_failed)
-            found = await task.hold(part.part, run, first=new, seen_epoch=part.epoch if has_failed else None)
+            run = partial(task.run_part, seen_epoch=seen_epoch)
+            found = await task.hold(part.part, run, first=new, seen_epoch=seen_epoch)
         return found or await task.known(part, drafts)
 
 
@@ -411,12 +414,15 @@ class _Task:
         (known,) = found
         return None if known.state == "done" or known.is_draining or known.waits else max(0.0, float(known.rest))
 
-    async def run_part(self, held: PartLease, *, sends_failed: bool) -> tuple[BulkReport, list[CardResult]]:
-        """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
+    async def run_part(self, held: PartLease, *, seen_epoch: int | None = None) -> tuple[BulkReport, list[CardResult]]:
+        """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
+
+        Failed rows are sent again, but for those that another worker has seen fail since `seen_epoch`.
+        """
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = [*zip(held.numbers, held.drafts, strict=True)]
         ledger = self.ledger(held, entries, states)
-        ledger.sends_failed = sends_failed
+        ledger.sends_failed = seen_epoch is None or held.epoch == seen_epoch + 1
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
         board_id = None if lists <= self.bound.lists else self.job.board_id
@@ -570,12 +576,17 @@ class _Task:
     async def complete_abandoned(self) -> None:
         """Complete the parts that workers have begun and no longer hold."""
         columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
-        wanted = sa.select(parts.c.part, parts.c.failed).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
+        wanted = (
+            sa.select(parts.c.part, parts.c.failed, parts.c.epoch)
+            .where(parts.c.job == self.job.name, *columns)
+            .order_by(parts.c.part)
+        )
         task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
         for part in await self.database.read(wanted):
-            sends_failed = bool(self.job.parts) or not part.failed or await self.look() is None
+            is_looked_for = part.failed and not self.job.parts and await self.look() is None
+            seen_epoch = part.epoch if is_looked_for else None if self.job.parts else _NEVER
             with contextlib.suppress(HeldElsewhereError):
-                await task.hold(part.part, partial(task.run_part, sends_failed=sends_failed))
+                await task.hold(part.part, partial(task.run_part, seen_epoch=seen_epoch))
 
 
 @attrs.define
