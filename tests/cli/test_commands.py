@@ -325,7 +325,7 @@ def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board
     ("missing", "command", "code", "words"),
     [
         ("click", ["--version"], 2, "pip install 'boardclient[cli]'"),
-        ("importlib", ["--version"], 1, "ModuleNotFoundError"),
+        ("boardclient.cli._output", ["--version"], 1, "ModuleNotFoundError"),
         ("sqlalchemy", ["ledger", "status", "--ledger", "x"], 2, "error: boardclient.distributed needs sqlalchemy: pip install"),
     ],
 )
