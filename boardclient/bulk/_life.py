@@ -79,7 +79,6 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         **_BELIEVED,
         ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("ended", "unknown"),
-        ("new", "refused"): ("ended", "failed"),
         ("sent", "lost"): ("ended", "unknown"),
         ("refused", "lost"): ("ended", "unknown"),
         ("sent", "lost too often"): ("ended", "unknown"),

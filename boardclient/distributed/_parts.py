@@ -59,7 +59,6 @@ _MARGIN: Final = 0.1
 of_part: Final = (parts.c.job == sa.bindparam("of_job")) & (parts.c.part == sa.bindparam("of_part"))
 _of_epoch: Final = of_part & (parts.c.epoch == sa.bindparam("of_epoch"))
 is_open: Final = parts.c.state != "done"
-is_held: Final = (parts.c.part != CLOSING) & (parts.c.lease_until >= Database.clock)
 
 
 class LeaseLostError(JournalError):
@@ -93,6 +92,7 @@ class PartLease:
     size: int
     rows: bytes = attrs.field(repr=False)
     stalls: int = 0
+    failed: int = 0
     before: tuple[int, int, float] = (0, 0, 0.0)
     """The requests, the refusals and the seconds of earlier runs."""
     logged: Sequence[int] = ()
@@ -106,7 +106,7 @@ class PartLease:
     @classmethod
     def of(cls, job: str, found: sa.Row[Any], began: float, seconds: float, logged: Sequence[int] = ()) -> PartLease:
         """Return the lease that a statement has taken, which was begun at a time."""
-        names = ("part", "epoch", "first", "size", "rows", "stalls")
+        names = ("part", "epoch", "first", "size", "rows", "stalls", "failed")
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         before = (found.requests, found.rejected, found.seconds)
         deadline = began + seconds * (1 - _MARGIN)
@@ -209,14 +209,13 @@ async def claim(
     seconds: float,
     *,
     condition: sa.ColumnElement[bool] = is_open,
-    seen_epoch: int = 0,
 ) -> PartLease | None:
     """Take a part that no other worker holds, and log its first rows if it is new. Return None if there is nothing to take.
 
-    It has to be open, or to fulfil another condition, which may ask for an epoch.
+    It has to be open, or to fulfil another condition.
     """
     began = _now()
-    values = {"of_job": job, "of_part": part, "new_owner": owner, "for_seconds": seconds, "seen_epoch": seen_epoch}
+    values = {"of_job": job, "of_part": part, "new_owner": owner, "for_seconds": seconds}
     taken: PartLease | None = None
 
     def claimed(connection: sa.Connection) -> PartLease | None:
@@ -388,8 +387,6 @@ class PartLedger(DurableLedger):
         """The parts of those rows that are another part's. Whether they are sent again is its affair."""
         self.epochs: dict[int, int] = {}
         """The epochs of those parts when they were read. What is found about rows of one that was taken since does not count."""
-        self.sends_failed = True
-        """Whether rows are sent again that an earlier run saw refused."""
         self.others: Sequence[Doubt] = ()
         """Rows that other workers are sending."""
         self.may_send = lease.is_held
@@ -429,7 +426,7 @@ class PartLedger(DurableLedger):
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
             elif state == "failed":
                 row.detail = detail  # logged by `log_refused`, if it is sent again
-                row.is_final = not self.sends_failed or self.owners.get(row.seq, CLOSING) != CLOSING
+                row.is_final = self.owners.get(row.seq, CLOSING) != CLOSING
             else:
                 sent.append(row.seq)
         if sent or self._pending:

@@ -102,8 +102,7 @@ async def plan(
 ) -> Job:
     """Split rows into parts on a ledger, or resume the job planned with them.
 
-    In a job that has ended, the rows that failed or are unknown are opened again. If the board could not be read at its end, it
-    is read first, and failed rows are opened the next time. Nobody waits while the rows are read.
+    In a job that has ended, the rows that failed or are unknown are opened again. Nobody waits while the rows are read.
 
     Args:
         rows: The cards to create, in an order that stays. They are read once, and stored.
@@ -349,10 +348,8 @@ async def _open_again(database: Database, job: Job) -> Job:
         found: Sequence[Any] = connection.execute(sa.select(*columns).where(of_job).order_by(parts.c.part)).all()
         if all(part.state == "done" for part in found):
             audit = connection.scalar(sa.select(jobs.c.audit).where(jobs.c.job == job.name))
-            # A service may have done what it refused: if the board could not be read, the closing part looks for it first.
-            is_read = "audit_error" not in json.loads(audit or "{}")
-            again = {part.part for part in found if part.done + part.in_doubt < part.size and (is_read or not part.failed)}
-            if again or not is_read or any(part.in_doubt for part in found):
+            again = {part.part for part in found if part.done + part.in_doubt < part.size}
+            if again or "audit_error" in json.loads(audit or "{}") or any(part.in_doubt for part in found):
                 again.add(CLOSING)
             opened = {"state": "open", "lease_until": 0.0, "began_at": None, "stalls": 0}
             connection.execute(parts.update().where(of_job, parts.c.part.in_(again)).values(opened))

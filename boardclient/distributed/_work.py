@@ -36,7 +36,6 @@ from boardclient.distributed._parts import (
     PartLease,
     PartLedger,
     claim,
-    is_held,
     is_open,
     log_first,
     of_part,
@@ -76,9 +75,8 @@ _FEW: Final = 32
 
 _others: Final = parts.alias()
 _is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOSING) & (_others.c.state != "done")
-_NEVER: Final = -1
-"""The epoch of a part whose failed rows were not looked for."""
-_may_resume: Final = is_open | ((parts.c.failed > 0) & (parts.c.epoch == sa.bindparam("seen_epoch")))
+_has_failed: Final = is_open | (parts.c.failed > 0)
+_any: Final = sa.true()
 _is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
 
 Progress = Callable[[BulkProgress], object]
@@ -231,16 +229,10 @@ async def run_batch(
             raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
     async with _task(job, session, options) as task:
         part, new = await task.store(key, drafts)
-        seen_epoch = _NEVER
-        if new is None and part.failed and not part.is_held:  # in an earlier call, and a service may have done what it refused
-            seen_epoch = part.epoch
-            if (error := await task.look()) is not None:
-                raise error
-            part, _ = await task.store(key, drafts)
         found = None
-        if part.state != "done" or part.failed:
-            run = partial(task.run_part, seen_epoch=seen_epoch)
-            found = await task.hold(part.part, run, first=new, seen_epoch=seen_epoch)
+        if part.state != "done" or part.failed:  # rows that fail while this call waits for another one are not sent by it
+            condition = _has_failed if part.state == "done" else is_open
+            found = await task.hold(part.part, task.run_part, first=new, condition=condition)
         return found or await task.known(part, drafts)
 
 
@@ -270,7 +262,7 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
     """Do what `reconcile` does, by a session or what makes its calls."""
     async with _task(job, session, WorkOptions()) as task:
         await task.complete_abandoned()
-        settled = await task.settle(condition=sa.true(), probe=probe)
+        settled = await task.settle(condition=_any, probe=probe)
     if settled is None:
         raise task.drained()
     problems = [result async for result in results_of(job, is_problem=True)]
@@ -355,13 +347,11 @@ class _Task:
         work: Callable[[PartLease], Awaitable[R]],
         *,
         first: PartLease | None = None,
-        seen_epoch: int | None = None,
         condition: sa.ColumnElement[bool] = is_open,
     ) -> R | None:
         """Hold a part and do some work, again if the part is lost. Wait while another worker has it.
 
-        A condition says which part is taken. One whose failed rows were looked for is taken as well, unless another worker has
-        had it since `seen_epoch`. Return what the work returned, None if there was nothing to do.
+        Return what the work returned, None if there was nothing to do.
 
         Raises:
             HeldElsewhereError: another worker has the part for longer than the call may wait.
@@ -373,9 +363,8 @@ class _Task:
         while True:
             held, first = first, None
             if may_be_free:
-                wanted = condition if seen_epoch is None else _may_resume
                 of_part = self.database, self.job.name, part, self.owner, self.options.lease
-                held = held or await claim(*of_part, condition=wanted, seen_epoch=seen_epoch or 0)
+                held = held or await claim(*of_part, condition=condition)
             may_be_free = True
             # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
             if held is not None:
@@ -386,7 +375,7 @@ class _Task:
                     losses += 1
                     if losses == _MOST_LOSSES:
                         raise
-            elif (rest := await self.rest(part, waits=waits)) is None:
+            elif (rest := await self.rest(part, condition)) is None:
                 return None
             elif rest > 0:
                 since, pause = since or loop.time(), min(_POLL_SECONDS, self.options.lease / 4)
@@ -395,6 +384,8 @@ class _Task:
                     error.retry_at = moment_in(rest)
                     raise error
                 await asyncio.sleep(pause)
+            if condition is _has_failed:  # once: what another worker has done since is the result
+                condition = is_open
 
     async def work_on(self, held: PartLease, work: Callable[[PartLease], Awaitable[R]]) -> R:
         """Do some work with a part, and give it back."""
@@ -406,23 +397,25 @@ class _Task:
                 with contextlib.suppress(JournalError):  # then it ends by itself
                     await held.give_back(self.database)
 
-    async def rest(self, part: int, *, waits: bool) -> float | None:
+    async def rest(self, part: int, condition: sa.ColumnElement[bool]) -> float | None:
         """Return how many seconds another worker may keep a part, or None if there is nothing to do for this one."""
-        found = await self.database.read(_rest(waits), of_job=self.job.name, of_part=part)
+        found = await self.database.read(_rest(condition is _is_last), of_job=self.job.name, of_part=part)
         if not found:
             raise _no_part(self.job, part)
         (known,) = found
-        return None if known.state == "done" or known.is_draining or known.waits else max(0.0, float(known.rest))
+        is_over = known.state == "done" and condition is not _any
+        return None if is_over or known.is_draining or known.waits else max(0.0, float(known.rest))
 
-    async def run_part(self, held: PartLease, *, seen_epoch: int | None = None) -> tuple[BulkReport, list[CardResult]]:
+    async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
         """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
 
-        Failed rows are sent again, but for those that another worker has seen fail since `seen_epoch`.
+        Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused.
         """
+        if held.failed:
+            await self.look(held.part)
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = [*zip(held.numbers, held.drafts, strict=True)]
         ledger = self.ledger(held, entries, states)
-        ledger.sends_failed = seen_epoch is None or held.epoch == seen_epoch + 1
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
         board_id = None if lists <= self.bound.lists else self.job.board_id
@@ -440,23 +433,28 @@ class _Task:
             if is_complete:
                 return of_run
 
-    async def look(self) -> BoardClientError | None:
-        """Look on the board for the cards of rows that have failed. Return why that was not possible, None if it was."""
-        settled = await self.settle(condition=sa.true())
-        return None if settled is None else settled.audit_error
+    async def look(self, part: int) -> None:
+        """Look on the board for the cards of the rows of a part that have failed.
 
-    async def close(self, held: PartLease, *, probe: bool) -> tuple[bool, BulkReport]:
+        Raises:
+            JournalError: the job is drained.
+            BoardClientError: the board can't be read.
+        """
+        closed = await self.hold(CLOSING, partial(self.close, looks_at=part), condition=_any)
+        if closed is None:
+            raise self.drained()
+        if (error := closed[1].audit_error) is not None:
+            raise error
+
+    async def close(self, held: PartLease, *, probe: bool = False, looks_at: int | None = None) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
         It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for
-        another run while there are rows in doubt. Return False if there are some, and the report of the run.
+        another run while there are rows in doubt. Return False if there are some, and the report of the run. With `looks_at` it
+        looks for the failed rows of one part, which its worker holds, and does nothing else.
         """
         database, job = self.database, self.job
-        columns = (
-            *(parts.c[name] for name in ("part", "first", "rows", "state", "epoch")),
-            is_held.label("is_held"),
-            jobs.c.options,
-        )
+        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, parts.c.epoch, jobs.c.options
         wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
         wanted &= jobs.c.job == parts.c.job
         entries: list[tuple[int, CardDraft]] = []
@@ -470,8 +468,8 @@ class _Task:
             for seq, draft in enumerate(drafts, part.first + 1):
                 state = states.get(seq, ("",))[0]
                 is_in_doubt = state in {"logged", "unknown"}
-                is_over = part.state == "done" if is_in_doubt else state == "failed" and not part.is_held
-                if part.part == CLOSING or is_over:
+                is_of_run = part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed"))
+                if is_of_run if looks_at is None else part.part == looks_at and state == "failed":
                     entries.append((seq, draft))
                     owners[seq] = part.part
                     has_doubts = has_doubts or is_in_doubt
@@ -484,7 +482,7 @@ class _Task:
         ledger.epochs = {part.part: part.epoch for part in found if part.part != CLOSING}
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
         options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
-        of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept), **options)
+        of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)
         return not kept and held.is_returned, of_run
 
     def ledger(self, held: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]) -> PartLedger:
@@ -509,7 +507,7 @@ class _Task:
             if watch.error is not None:
                 raise watch.error
             if not held.is_draining:
-                audit = dump_audit(run.report) if unknown == "reconcile" else None
+                audit = dump_audit(run.report) if unknown == "reconcile" and not is_open else None
                 await ledger.finish(state="open" if is_open else "done", audit=audit)
         return run.report, results
 
@@ -529,12 +527,10 @@ class _Task:
         def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
             found = connection.execute(_new_batch(self.database.is_file), values).one_or_none()
             if found is None:
-                known = sa.select(parts, is_held.label("is_held")).where(parts.c.job == job, parts.c.key == key)
+                known = sa.select(parts).where(parts.c.job == job, parts.c.key == key)
                 found = connection.execute(known).one_or_none()
-                if found is None or (found.owner, found.epoch) != (
-                    self.owner,
-                    1,
-                ):  # the end of an earlier transaction was not lost
+                # The end of an earlier transaction may have been lost.
+                if found is None or (found.owner, found.epoch) != (self.owner, 1):
                     return found, None
             return found, PartLease.of(job, found, began, self.options.lease, log_first(connection, found))
 
@@ -576,17 +572,11 @@ class _Task:
     async def complete_abandoned(self) -> None:
         """Complete the parts that workers have begun and no longer hold."""
         columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
-        wanted = (
-            sa.select(parts.c.part, parts.c.failed, parts.c.epoch)
-            .where(parts.c.job == self.job.name, *columns)
-            .order_by(parts.c.part)
-        )
+        wanted = sa.select(parts.c.part).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
         task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
-        for part in await self.database.read(wanted):
-            is_looked_for = part.failed and not self.job.parts and await self.look() is None
-            seen_epoch = part.epoch if is_looked_for else None if self.job.parts else _NEVER
+        for (part,) in await self.database.read(wanted):
             with contextlib.suppress(HeldElsewhereError):
-                await task.hold(part.part, partial(task.run_part, seen_epoch=seen_epoch))
+                await task.hold(part, task.run_part)
 
 
 @attrs.define
