@@ -202,13 +202,7 @@ async def take(database: Database, work: Callable[[sa.Connection], T], lease_of:
 
 
 async def claim(
-    database: Database,
-    job: str,
-    part: int,
-    owner: str,
-    seconds: float,
-    *,
-    condition: sa.ColumnElement[bool] = is_open,
+    database: Database, job: str, part: int, owner: str, seconds: float, *, condition: sa.ColumnElement[bool] = is_open
 ) -> PartLease | None:
     """Take a part that no other worker holds, and log its first rows if it is new. Return None if there is nothing to take.
 
@@ -385,8 +379,6 @@ class PartLedger(DurableLedger):
         """The rows of the input, with their numbers in the job."""
         self.owners: dict[int, int] = {}
         """The parts of those rows that are another part's. Whether they are sent again is its affair."""
-        self.epochs: dict[int, int] = {}
-        """The epochs of those parts when they were read. What is found about rows of one that was taken since does not count."""
         self.others: Sequence[Doubt] = ()
         """Rows that other workers are sending."""
         self.may_send = lease.is_held
@@ -565,16 +557,6 @@ class PartLedger(DurableLedger):
         values = {"requests": requests + report.requests, "rejected": rejected + report.rejected}
         return {**values, "seconds": seconds + report.seconds, "stalls": lease.stalls}
 
-    def _taken(self, connection: sa.Connection, noted: dict[int, State]) -> set[int]:
-        """Return the rows whose parts a worker has taken since they were read, and let none be taken now."""
-        owners = {seq: part for seq in noted if (part := self.owners.get(seq)) in self.epochs}
-        if not owners:
-            return set()
-        of_owners = (parts.c.job == self._lease.job) & parts.c.part.in_({*owners.values()})
-        found = connection.execute(sa.select(parts.c.part, parts.c.epoch).where(of_owners).with_for_update())
-        moved = {part for part, epoch in found if epoch != self.epochs[part]}
-        return {seq for seq, part in owners.items() if part in moved}
-
     def _store(
         self,
         connection: sa.Connection,
@@ -586,8 +568,6 @@ class PartLedger(DurableLedger):
         audit: str | None,
     ) -> None:
         lease = self._lease
-        if taken := self._taken(connection, noted):
-            noted, after = ({seq: one for seq, one in of.items() if seq not in taken} for of in (noted, after))
         counts: dict[int, Counter[str]] = {}
         # If the end of an earlier transaction was lost, the event may be there, and so is all the rest of it.
         if after and insert_event(connection, lease.job, lease.part, lease.epoch, self._number, noted, sent):

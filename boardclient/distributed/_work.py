@@ -363,8 +363,9 @@ class _Task:
         while True:
             held, first = first, None
             if may_be_free:
-                of_part = self.database, self.job.name, part, self.owner, self.options.lease
-                held = held or await claim(*of_part, condition=condition)
+                held = held or await claim(
+                    self.database, self.job.name, part, self.owner, self.options.lease, condition=condition
+                )
             may_be_free = True
             # Four cases: this call has the part, nothing is left to do, another worker has it, or it has just become free.
             if held is not None:
@@ -454,7 +455,7 @@ class _Task:
         looks for the failed rows of one part, which its worker holds, and does nothing else.
         """
         database, job = self.database, self.job
-        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, parts.c.epoch, jobs.c.options
+        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
         wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
         wanted &= jobs.c.job == parts.c.job
         entries: list[tuple[int, CardDraft]] = []
@@ -462,14 +463,17 @@ class _Task:
         others: list[Doubt] = []
         has_doubts = False
         found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
-        states = await read_states(database, job.name)
+        states = await read_states(database, job.name)  # after the parts: a row of one that is done is no longer being sent
         for part in found:
             drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
             for seq, draft in enumerate(drafts, part.first + 1):
                 state = states.get(seq, ("",))[0]
-                is_in_doubt = state in {"logged", "unknown"}
-                is_of_run = part.part == CLOSING or (part.state == "done" and (is_in_doubt or state == "failed"))
-                if is_of_run if looks_at is None else part.part == looks_at and state == "failed":
+                is_in_doubt, has_failed = state in {"logged", "unknown"}, state == "failed"
+                if looks_at is None:
+                    is_of_run = part.part == CLOSING or (part.state == "done" and (is_in_doubt or has_failed))
+                else:
+                    is_of_run = part.part == looks_at and has_failed
+                if is_of_run:
                     entries.append((seq, draft))
                     owners[seq] = part.part
                     has_doubts = has_doubts or is_in_doubt
@@ -479,7 +483,6 @@ class _Task:
         kept = {*new[_AT_ONCE:]} if has_doubts else set()
         ledger = self.ledger(held, [entry for entry in entries if entry[0] not in kept], states)
         ledger.owners, ledger.others = owners, others
-        ledger.epochs = {part.part: part.epoch for part in found if part.part != CLOSING}
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
         options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
         of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)

@@ -789,6 +789,22 @@ async def test_a_call_that_waits_for_a_batch_gets_its_result(world: World) -> No
     assert set((await world.names()).values()) == {1}
 
 
+async def test_calls_for_one_batch_at_once_count_each_row_once(world: World) -> None:
+    """Some look for the rows that were refused, while others send them, and reconcile looks for those in doubt."""
+    job, rows = await world.open(), world.drafts(6)
+    world.service.latency = 0.005
+    for call, fault in {1: faults.status(400, commit=True), 3: faults.status(400), 5: faults.drop(commit=True)}.items():
+        world.service.faults.add(fault, "cards.create", call=[call, call + 6])
+    for _ in range(3):
+        deliveries = [world.deliver(job, "a", rows, concurrency=1) for _ in range(2)]
+        await asyncio.gather(*deliveries, reconcile(job, session=world.session))
+        (part,) = [part for part in await status(job) if part.part == 0]
+        assert part.done + part.failed + part.in_doubt == 6
+        assert min(part.done, part.failed, part.in_doubt) >= 0
+    assert counts(await reconcile(job, session=world.session)) == (6, 0, 0, 0)
+    assert set((await world.names()).values()) == {1}
+
+
 @pytest.mark.parametrize("is_read", [True, False])
 @pytest.mark.parametrize("is_delivered", [True, False])
 async def test_a_refused_row_of_an_interrupted_batch_is_looked_for(world: World, is_delivered: bool, is_read: bool) -> None:

@@ -26,7 +26,7 @@ from boardclient.bulk._life import Row
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report
 from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim
-from boardclient.distributed._tables import CLOSING, dump_audit, jobs, parts, read_states
+from boardclient.distributed._tables import CLOSING, dump_audit, jobs, read_states
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService
@@ -143,29 +143,6 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
     assert taker.epoch == lease.epoch + 1
     assert (await read_states(database, "job"))[1][0] == "logged"
     assert await claim(database, "job", 0, "third", 1.0) is None
-
-
-@pytest.mark.parametrize("is_taken", [True, False])
-async def test_what_the_closing_part_finds_does_not_count_once_a_part_is_taken(database: Database, is_taken: bool) -> None:
-    """The worker that has taken the part sends its row, and both would count it."""
-    part = await held(database)
-    ledger = await opened(database, part)
-    (row,) = given = rows(1)
-    await ledger.admit(given)
-    ledger.add_outcome(row, "failed", error=BoardClientError("refused"))
-    await ledger.aclose()
-
-    lease = await claim(database, "job", CLOSING, "another", 30.0)
-    assert lease is not None
-    closing = await opened(database, lease)
-    closing.owners, closing.epochs = {row.seq: 0}, {0: part.epoch}
-    if is_taken:
-        await held(database)
-    closing.add_outcome(row, "already", Card("c0"))
-    await closing.aclose()
-    assert (await read_states(database, "job"))[row.seq] == (("failed", "refused") if is_taken else ("done", "c0"))
-    (found,) = await database.read(sa.select(parts.c.done, parts.c.failed).where(parts.c.job == "job", parts.c.part == 0))
-    assert tuple(found) == ((0, 1) if is_taken else (1, 0))
 
 
 @pytest.mark.parametrize(
