@@ -56,6 +56,8 @@ formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa
 
 
 class _Clock(FunctionElement[float]):
+    """The time of the database's server, in seconds since 1970."""
+
     inherit_cache = True
     type = sa.Float()
 

@@ -78,6 +78,7 @@ _is_waited_for: Final = (_others.c.job == parts.c.job) & (_others.c.part != CLOS
 _has_failed: Final = is_open | (parts.c.failed > 0)
 _any: Final = sa.true()
 _is_last: Final = is_open & sa.not_(sa.exists().where(_is_waited_for))
+"""When the closing part is taken: once no other part is open. `_any` takes a part that is done as well."""
 
 Progress = Callable[[BulkProgress], object]
 
