@@ -408,13 +408,14 @@ class _Task:
         is_over = known.state == "done" and condition is not _any
         return None if is_over or known.is_draining or known.waits else max(0.0, float(known.rest))
 
-    async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]]:
+    async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]] | None:
         """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
 
-        Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused.
+        Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused. Return
+        None if the job is drained before.
         """
-        if held.failed:
-            await self.look(held.part)
+        if held.failed and not await self.look(held.part):
+            return None
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = [*zip(held.numbers, held.drafts, strict=True)]
         ledger = self.ledger(held, entries, states)
@@ -435,18 +436,16 @@ class _Task:
             if is_complete:
                 return of_run
 
-    async def look(self, part: int) -> None:
-        """Look on the board for the cards of the rows of a part that have failed.
+    async def look(self, part: int) -> bool:
+        """Look on the board for the cards of the rows of a part that have failed. Return False if the job is drained.
 
         Raises:
-            JournalError: the job is drained.
             BoardClientError: the board can't be read.
         """
         closed = await self.hold(CLOSING, partial(self.close, looks_at=part), condition=_any)
-        if closed is None:
-            raise self.drained()
-        if (error := closed[1].audit_error) is not None:
+        if closed is not None and (error := closed[1].audit_error) is not None:
             raise error
+        return closed is not None
 
     async def close(self, held: PartLease, *, probe: bool = False, looks_at: int | None = None) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.

@@ -845,6 +845,26 @@ async def test_a_row_that_was_refused_is_not_sent_again_while_the_board_can_not_
     assert world.sent == 2
 
 
+async def test_a_job_that_is_drained_before_refused_rows_are_looked_for(world: World) -> None:
+    """The call returns what it knows of the batch, and sends nothing."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.status(400), "cards.create", call=2)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    reads = len(world.service.calls_of("boards.cards"))
+    world.service.faults.add(faults.hang(), "boards.cards")
+    reconciling = asyncio.ensure_future(reconcile(job, session=world.session))
+    await until(lambda: len(world.service.calls_of("boards.cards")) > reads, reconciling)
+    again = asyncio.ensure_future(world.deliver(job, "a", rows))
+    async with asyncio.timeout(SECONDS):
+        while "held" not in [part.state for part in await status(job) if part.part == 0]:
+            await asyncio.sleep(0)
+    await drain(job)
+    reconciling.cancel()
+    assert counts(await again) == (0, 2, 1, 0)
+    assert world.sent == 3
+    await asyncio.wait({reconciling})
+
+
 async def test_a_refused_row_of_a_part_is_looked_for_before_it_is_sent_again(world: World) -> None:
     """Also where the board could not be read at the end: the next run reads it, and sends what has no card."""
 
