@@ -388,10 +388,10 @@ def _path_refused(request: Request[Any], context: CallContext, credentials: Cred
 
 
 def _is_left_to_run(request: Request[Any], context: CallContext, error: BoardClientError | None) -> bool:
-    """Return True if the bulk run decides itself: about a success (None), a single request, a 429, or what may have been done."""
+    """Return True if the run itself decides: about a success, a single request, a pause asked for, a creation in doubt."""
     if not context.options.is_of_run:
         return False
-    if error is None or context.options.is_single or is_throttling(error):
+    if error is None or context.options.is_single or is_throttling(error) or (isinstance(error, ApiError) and error.retry_at):
         return True
     return not request.repeatable and error.effect in {Effect.UNKNOWN, Effect.DONE}
 

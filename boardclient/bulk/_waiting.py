@@ -53,8 +53,9 @@ class Hold:
     """Holds a run while nothing gets through. One request is tried at a time, after growing pauses. Owned by the run.
 
     It begins with a read that failed, a request that could not be sent, five failures and no acceptance between them, or missing
-    consent. It ends when a request is accepted, or refused with 429. `timeout` is the deadline of a call in seconds, or None.
-    `changed` is called when the hold begins, ends, changes its reason, or lets a request be tried.
+    consent. It ends when a request is accepted, or refused with 429. Nothing is tried for as long as `Retry-After` asks.
+    `timeout` is the deadline of a call in seconds, or None. `changed` is called when the hold begins, ends, changes its reason,
+    or lets a request be tried.
     """
 
     def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool) -> None:
@@ -73,6 +74,8 @@ class Hold:
         self._has_contact = False
         self._failures = 0
         self._failing_since: float | None = None
+        self._asked_until = -math.inf
+        """Until when, on the loop's clock, the service asks to send nothing."""
         self._pause = _FIRST_PAUSE_SECONDS
         self._longest_pause = _LONGEST_PAUSE_SECONDS
         self._tries: set[object] = set()
@@ -88,6 +91,7 @@ class Hold:
     def _record_contact(self, *, is_disturbed: bool) -> None:
         self._has_contact, self.is_disturbed = True, is_disturbed
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
+        self._asked_until = -math.inf
         self.end()
 
     def record_failure(self, error: BoardClientError, *, is_read: bool = False) -> bool:
@@ -105,12 +109,14 @@ class Hold:
             self._record_contact(is_disturbed=True)
             return True
         self._failures += 1
+        now = self._loop.time()
+        if (asked := retry_after_of(error)) is not None:
+            self._asked_until = now + asked
         if error.effect is not Effect.NOT_SENT and self._failures < _SERIES and not is_read:
             return True
-        now = self._loop.time()
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since >= self._patience(error, is_read=is_read):
+        if now - self._failing_since >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS:
             return False
         self._longest_pause = _LONGEST_REFUSED_PAUSE_SECONDS if error.effect is Effect.REJECTED else _LONGEST_PAUSE_SECONDS
         self._begin("outage")
@@ -121,6 +127,11 @@ class Hold:
         patience = {Effect.NOT_SENT: PATIENCE_SECONDS, Effect.REJECTED: _REFUSED_PATIENCE_SECONDS}
         found = patience.get(effect, _UNKNOWN_PATIENCE_SECONDS)
         return found if self._has_contact else min(found, self._new_service_patience)
+
+    @property
+    def asked_seconds(self) -> float:
+        """For how long the service asks to send nothing."""
+        return max(0.0, self._asked_until - self._loop.time())
 
     def lets_through(self) -> bool:
         """Return True if the current task's request may be sent: there is no hold, or it is one that is tried."""
@@ -173,6 +184,9 @@ class Hold:
         self._timer = self._loop.call_later(pause, self._on_timer)
 
     def _on_timer(self) -> None:
+        if seconds := self.asked_seconds:  # by the response to the last try
+            self._timer = self._loop.call_later(seconds, self._on_timer)
+            return
         self._timer, self.is_due = None, True
         self._move()
 

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ def page() -> DecodeError:
 
 def unavailable() -> ServerError:
     return ServerError("503", 503, effect=Effect.UNKNOWN)
+
+
+def asks_for(seconds: float) -> ServerError:  # as a 503 with `Retry-After` does
+    error = ServerError("503", 503, retry_after=seconds, effect=Effect.UNKNOWN)
+    error.retry_at = datetime.now(UTC) + timedelta(seconds=seconds)
+    return error
 
 
 class Service(Core):
@@ -221,6 +228,28 @@ async def test_failures_of_unknown_effect_hold_the_run() -> None:
 
 
 @virtually
+async def test_an_outage_lasts_as_long_as_the_service_asks() -> None:
+    """Nothing is tried meanwhile: each try would leave a row in doubt. The progress says until when."""
+    service = Service(lambda: asks_for(service.up_at - asyncio.get_running_loop().time()), down_for=200.0)
+    report = await service.run(2000).wait()
+    assert (report.failed, report.created) == (0, 2000 - report.unknown)
+    assert report.unknown == len(service.tried) < 10
+    assert [reason for reason, _ in service.reasons] == [None, "retry-after", "outage", None]
+    assert all(progress.wait_ends_at for progress in service.reported if progress.waiting_for == "retry-after")
+
+
+@virtually
+async def test_an_outage_that_the_service_says_is_long_ends_the_run() -> None:
+    """The error says when to come again."""
+    service = Service(lambda: asks_for(3600.0), down_for=1e9)
+    async with service.run(2000, 1) as run:
+        with pytest.raises(ServerError) as caught:
+            await run.wait()
+    assert caught.value.retry_at is not None
+    assert (len(service.tried), asyncio.get_running_loop().time() < 2.0) == (5, True)
+
+
+@virtually
 async def test_missing_consent_holds_the_run() -> None:
     """Rows wait for the token however long it takes, and are sent within half a second after that."""
     service = Service(lambda: ConsentRequired("sign in", effect=Effect.NOT_SENT), down_for=1800.0)
@@ -291,6 +320,7 @@ async def test_the_board_is_read_through_refusals(retry_after: float | None) -> 
     [
         (lambda: RateLimitError("429", 429), 300.0),
         (lambda: RateLimitError("429", 429, retry_after=3600.0), 1.0),
+        (lambda: asks_for(3600.0), 1.0),
         (unavailable, 20.0),
         (missing, 20.0),
     ],

@@ -901,7 +901,12 @@ async def test_a_refused_row_of_an_interrupted_part_is_looked_for_before_it_is_s
 
 
 @pytest.mark.parametrize(
-    ("fault", "seconds"), [(faults.status(503), None), (faults.status(429, headers={"Retry-After": "60"}), 60)]
+    ("fault", "seconds"),
+    [
+        (faults.status(503), None),
+        (faults.status(503, headers={"Retry-After": "60"}), 60),
+        (faults.status(429, headers={"Retry-After": "60"}), 60),
+    ],
 )
 @pytest.mark.parametrize("operation", ["boards.cards", "boards.lists"])
 async def test_a_board_that_can_not_be_read_for_too_long_gives_the_part_back(

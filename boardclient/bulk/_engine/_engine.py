@@ -150,13 +150,16 @@ class Engine:
             # All that is left was refused with 429. Rows of unknown effect that are sent again are in another state.
             due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]
             held_seconds = min(due) - self._loop.time() if due else None
-        in_doubt = len(self._places.doubted) + len(self._places.open)
+        in_doubt, phase = len(self._places.doubted) + len(self._places.open), self._tally.phase
+        asked_seconds = self._hold.asked_seconds  # no pace holds requests for longer than five minutes
         if self._board.held_until is not None:
             waiting_for, held_seconds = "retry-after", self._board.held_until - self._loop.time()
-        elif waiting_for is None and in_doubt and self._tally.phase != "creating":
+        elif waiting_for == "outage" and asked_seconds:
+            waiting_for, held_seconds = "retry-after", asked_seconds
+        elif waiting_for is None and held_seconds is not None and not (in_doubt and phase == "waiting"):
+            waiting_for, held_seconds = "retry-after", max(held_seconds, asked_seconds)
+        elif waiting_for is None and in_doubt and phase != "creating":
             waiting_for = "settling"
-        elif waiting_for is None and held_seconds is not None:
-            waiting_for = "retry-after"
         return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)
 
     def _begin_phase(self, phase: BulkPhase, words: str | None = None, seconds: float | None = None) -> None:
