@@ -34,7 +34,7 @@ Event: TypeAlias = Literal[
     "admitted", "known", "in doubt", "unsendable",
     "taken", "given back", "created", "put off", "waited too long", "refused", "refused too often", "lost", "lost too often",
     "accepted another", "outage is over",
-    "found", "absent", "absent too often", "undecided", "not listed", "given up",
+    "found", "absent", "absent too often", "refusal stands", "undecided", "not listed", "given up",
     "stopped",
 ]  # fmt: skip
 
@@ -119,7 +119,7 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("refused", "undecided"): ("ended", "unknown"),
         ("refused", "unsendable"): ("ended", "failed"),
         ("failed", "found"): ("ended", "found"),
-        ("failed", "absent"): ("ended", "failed"),
+        ("failed", "refusal stands"): ("ended", "failed"),
         ("failed", "undecided"): ("ended", "unknown"),
         ("failed", "stopped"): ("ended", "failed"),
         ("sent", "lost"): ("doubted", "set aside"),

@@ -281,7 +281,7 @@ class Engine:
             self._tally.audit, findings = await self._reconciler.audit(self._places.failed, self._places.in_doubt)
         except BoardClientError as error:
             self._tally.audit_error = error  # the results stay as they are
-            findings = [RowFinding(row, "absent") for row in self._places.failed]
+            findings = [RowFinding(row, "refusal stands") for row in self._places.failed]
         self._places.empty(self._places.failed)
         for finding in findings:
             self._lives.apply_finding(finding)
@@ -290,7 +290,7 @@ class Engine:
     async def _check_refused(self) -> None:
         """Read the board before refused rows are sent again: a service may have done what it refused."""
         rows, self._places.to_check = self._places.to_check, []
-        findings = [RowFinding(row, "absent") for row in rows]
+        findings = [RowFinding(row, "refusal stands") for row in rows]
         if self._reads_board:
             self._begin_phase("reading the board", "the board is read before refused rows are sent again")
             try:
@@ -304,7 +304,7 @@ class Engine:
                     self._lives.happen(row, "unsendable", error=BoardClientError(why))
             self._begin_phase("creating")
         for finding in findings:
-            if finding.event == "absent":
+            if finding.event == "refusal stands":
                 self._places.to_send_again.append(finding.row)
             else:
                 finding.row.is_earlier = finding.row.state == "new"

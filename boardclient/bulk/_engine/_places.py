@@ -300,7 +300,7 @@ class Lives:
         row, event, card, error = finding
         if event == "found" and card is not None:
             self._ledger.seen.add(card.id)
-        elif event == "absent" and row.state != "failed":
+        elif event == "absent":
             if row.sends >= MOST_SENDS:
                 why = f"sent {row.sends} times, and not on the board: {row.error}"
                 event, error = "absent too often", BoardClientError(why, Effect.REJECTED)

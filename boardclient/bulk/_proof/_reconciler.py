@@ -46,9 +46,10 @@ _NO_BASELINE: Final = (
 
 
 class RowFinding(NamedTuple):
-    """What a listing says about a row, as an event of its life: "found", "undecided", "absent" or "not listed".
+    """What a listing says about a row, as an event of its life.
 
-    "not listed" means that only a later listing can prove that the card does not exist.
+    Each row may be "found" or "undecided". One in doubt may be "absent" or "not listed": then only a later listing can prove that
+    the card does not exist. Of a refused one the "refusal stands" if no card may be its.
     """
 
     row: Row
@@ -241,7 +242,7 @@ class Reconciler:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=True)))
             else:
-                findings.append(RowFinding(row, "absent"))
+                findings.append(RowFinding(row, "refusal stands"))
         return await self._record(findings, resembling, listing)
 
     async def _record(
