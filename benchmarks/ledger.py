@@ -1,6 +1,6 @@
 """Measure what the ledger of several workers costs. Only --processes sends requests.
 
-PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file. For each batch of rows it shows
+PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file. For each commit of rows it shows
 processor time, time and bytes. --simulate plans all parts of a job of 100 million cards, with few rows each, and lets all workers
 write as fast as they can, then some beside a transaction that is held open, which keeps a vacuum from removing anything. Each has
 two connections, which a server's `max_connections` has to allow. The processor time is that of the server's processes on this
@@ -32,7 +32,7 @@ from boardclient._pace._shared import Message, Store
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan
-from boardclient.distributed._parts import BATCH, PartLease, PartLedger, claim
+from boardclient.distributed._parts import COMMIT_SIZE, PartLease, PartLedger, claim
 from boardclient.distributed._tables import events, insert_event, parts, read_states
 from boardclient.testing import BoardService, faults
 
@@ -79,20 +79,20 @@ async def _held_open(place: str) -> AsyncIterator[None]:
         await database.aclose()
 
 
-async def _batches(database: Database, lease: PartLease, drafts: list[CardDraft]) -> None:
-    """Write batches until the rows end, and print what one takes."""
+async def _commits(database: Database, lease: PartLease, drafts: list[CardDraft]) -> None:
+    """Commit rows until they end, and print what one takes."""
     entries = list(enumerate(drafts, 1))
     ledger = PartLedger(database, lease, entries, {}, secret=b"", baseline=IdSet())
-    count = max(1, len(drafts) // BATCH)
+    count = max(1, len(drafts) // COMMIT_SIZE)
     cpu, wall = time.process_time(), time.perf_counter()
-    for start in range(0, count * BATCH, BATCH):
-        batch = [Row(n, drafts[n]) for n in range(start, min(start + BATCH, len(drafts)))]
-        await ledger.admit(batch)
-        for row in batch:
+    for start in range(0, count * COMMIT_SIZE, COMMIT_SIZE):
+        some = [Row(n, drafts[n]) for n in range(start, min(start + COMMIT_SIZE, len(drafts)))]
+        await ledger.admit(some)
+        for row in some:
             ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
     await ledger.aclose()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    print(f"batch of {BATCH}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms")
+    print(f"commit of {COMMIT_SIZE}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms")
 
 
 async def _measure(place: str, rows: int) -> None:
@@ -103,7 +103,7 @@ async def _measure(place: str, rows: int) -> None:
     database = Database(job.ledger)
     lease = await claim(database, job.name, 0, "benchmark", 30.0)
     assert lease is not None
-    await _batches(database, lease, drafts[: rows // 4])
+    await _commits(database, lease, drafts[: rows // 4])
     size = sa.func.avg(sa.func.length(events.c.outcomes) + sa.func.length(events.c.sent))
     ((event,),) = await database.read(sa.select(size))
     ((part,),) = await database.read(sa.select(sa.func.max(sa.func.length(parts.c.rows))))
@@ -130,7 +130,7 @@ class _Rows(Sized, Iterable[CardDraft]):
 class _Worker:
     """A worker with a connection of its own, which holds a part."""
 
-    batches = itertools.count()
+    commits = itertools.count()
 
     def __init__(self, place: str, lease: PartLease) -> None:
         self.database = Database(place)
@@ -142,8 +142,8 @@ class _Worker:
         await self.database.change(self._lease.renew)
 
     async def write(self) -> None:
-        number, lease = next(self.batches), self._lease
-        rows = range(BATCH * number, BATCH * (number + 1))
+        number, lease = next(self.commits), self._lease
+        rows = range(COMMIT_SIZE * number, COMMIT_SIZE * (number + 1))
         outcomes = {row: ("done", f"5f3c7a9e1b2d4c6a{row:08x}") for row in rows}
 
         def append(connection: sa.Connection) -> None:
@@ -203,16 +203,16 @@ async def _simulate(place: str, count: int, workers: int, seconds: float) -> Non
             everyone.append(_Worker(place, lease))
             opened.push_async_callback(everyone[-1].database.aclose)
             opened.push_async_callback(everyone[-1].store.aclose)
-        writes, renewals = _WORKERS * _RATE / BATCH, _WORKERS * 4 / _LEASE
+        writes, renewals = _WORKERS * _RATE / COMMIT_SIZE, _WORKERS * 4 / _LEASE
         await _traffic(database, "renewals", renewals, [each.renew for each in everyone], seconds)
-        await _traffic(database, "batches", writes, [each.write for each in everyone], seconds)
+        await _traffic(database, "commits", writes, [each.write for each in everyone], seconds)
         few = [each.write for each in everyone[:8]]  # so that a row has as many versions as a part's at its end
-        alone = await _traffic(database, "batches of eight", writes, few, seconds)
+        alone = await _traffic(database, "commits of eight", writes, few, seconds)
         async with _held_open(place):
-            beside = await _traffic(database, "batches of eight beside an open transaction", writes, few, seconds)
+            beside = await _traffic(database, "commits of eight beside an open transaction", writes, few, seconds)
         print(f"loss beside an open transaction: {100 * (beside / alone - 1):.0f} %")
         await _traffic(database, "exchanges of paces", 5 * _WORKERS, [each.exchange for each in everyone], seconds)
-        rows = BATCH * next(_Worker.batches)
+        rows = COMMIT_SIZE * next(_Worker.commits)
         tracemalloc.start()
         began = time.perf_counter()
         await read_states(database, job.name)

@@ -40,9 +40,11 @@ class Probe(NamedTuple):
 class Ledger:
     """A record of which rows were sent and what became of them. This one is in memory, for a run without a journal."""
 
-    batch: int = 0
-    """How many rows to pass to one `admit` at first. 0 if nothing is logged, so that rows need not be taken ahead."""
-    largest_batch: int = 0
+    is_durable: bool = False
+    """Whether a later run finds what is logged. If not, nothing is, and rows need not be taken ahead."""
+    commit_size: int = 0
+    """How many rows to pass to one `admit` at first."""
+    largest_commit: int = 0
     """How many to pass to one `admit` at most, if workers have to wait for rows. After a kill these may be in doubt."""
     is_new: bool = True
     """Whether no row was sent before this run."""
@@ -144,6 +146,8 @@ class Ledger:
 
 class DurableLedger(Ledger, abc.ABC):
     """A ledger that keeps the states of rows for later runs."""
+
+    is_durable = True
 
     @abc.abstractmethod
     def _record(self, seq: int, state: RowState, detail: str) -> None:

@@ -142,7 +142,7 @@ class BulkRun:
             return Ledger()
         identity = journal_identity(self._pipeline.identity, options.board_id, options.marker)
         total = len(self._drafts) if isinstance(self._drafts, Sized) else None
-        return await JournalLedger.open(options.journal, identity, options.batch, total)
+        return await JournalLedger.open(options.journal, identity, options.commit_size, total)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

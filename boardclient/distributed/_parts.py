@@ -45,7 +45,7 @@ from boardclient.models import CardDraft
 
 T = TypeVar("T")
 
-BATCH: Final = 64
+COMMIT_SIZE: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
 _MOST_STALLS: Final = 2
 """How many workers may die with a part before its rows are sent one by one, so that the row which kills them is known."""
@@ -126,9 +126,9 @@ class PartLease:
         return load_drafts(self.rows, f"part {self.part} of {self.job!r}")
 
     @property
-    def batch(self) -> int:
+    def commit_size(self) -> int:
         """How many rows to log together."""
-        return BATCH if self.stalls < _MOST_STALLS else 1
+        return COMMIT_SIZE if self.stalls < _MOST_STALLS else 1
 
     def is_held(self) -> bool:
         """Return False if another worker may have taken over."""
@@ -233,14 +233,14 @@ def _claim(condition: sa.ColumnElement[bool]) -> sa.Executable:
     values |= {"lease_until": clock + sa.bindparam("for_seconds"), "began_at": sa.func.coalesce(parts.c.began_at, clock)}
     values["stalls"] = sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls)
     is_known = (parts.c.epoch > 0) | (parts.c.part == CLOSING)
-    values["in_doubt"] = sa.case((is_known, parts.c.in_doubt), (parts.c.size < BATCH, parts.c.size), else_=BATCH)
+    values["in_doubt"] = sa.case((is_known, parts.c.in_doubt), (parts.c.size < COMMIT_SIZE, parts.c.size), else_=COMMIT_SIZE)
     return parts.update().where(of_part, condition, is_free, sa.not_(is_draining)).values(values).returning(parts)
 
 
 def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:
     """Log the first rows of a part if it is new, so that none of them has to wait for it. Its counts have them already."""
     is_new = part.epoch == 1 and part.part != CLOSING
-    logged = range(part.first + 1, part.first + min(part.size, BATCH) + 1) if is_new else ()
+    logged = range(part.first + 1, part.first + min(part.size, COMMIT_SIZE) + 1) if is_new else ()
     if logged:
         insert_event(connection, part.job, part.part, part.epoch, 0, {}, logged)
     return logged
@@ -374,7 +374,7 @@ class PartLedger(DurableLedger):
         listed_before: int = 0,
     ) -> None:
         super().__init__(secret)
-        self.batch = self.largest_batch = lease.batch
+        self.commit_size = self.largest_commit = lease.commit_size
         self.entries = entries
         """The rows of the input, with their numbers in the job."""
         self.owners: dict[int, int] = {}

@@ -30,7 +30,7 @@ from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
 from boardclient.distributed._parts import (
-    BATCH,
+    COMMIT_SIZE,
     HeldElsewhereError,
     LeaseLostError,
     PartLease,
@@ -499,7 +499,7 @@ class _Task:
         """Run rows, and record the end of their part."""
         drafts = [draft for _, draft in ledger.entries]
         concurrency = self.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
-        given |= {"concurrency": 1 if held.batch == 1 else concurrency, "marker": self.bound.marker or None}
+        given |= {"concurrency": 1 if held.commit_size == 1 else concurrency, "marker": self.bound.marker or None}
         options = make_options(self.pipeline, journal=None, unknown=unknown, **given)
         watch = _Watch(self)
         listeners = [watch.on_progress] if self.options.on_progress is None else [watch.on_progress, self.options.on_progress]
@@ -525,7 +525,7 @@ class _Task:
         began, job, digest = _parts._now(), self.job.name, digest_rows(drafts).hexdigest()
         values: dict[str, Any] = {"of_job": job, "new_key": key, "new_digest": digest, "new_rows": dump_drafts(drafts)}
         values |= {"new_size": len(drafts), "new_owner": self.owner, "for_seconds": self.options.lease}
-        values["new_in_doubt"] = min(len(drafts), BATCH)  # those that are logged below
+        values["new_in_doubt"] = min(len(drafts), COMMIT_SIZE)  # those that are logged below
 
         def store(connection: sa.Connection) -> tuple[Any, PartLease | None]:
             found = connection.execute(_new_batch(self.database.is_file), values).one_or_none()

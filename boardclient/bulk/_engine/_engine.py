@@ -61,7 +61,7 @@ class Engine:
         self._responses = Responses(shared, self._lives)
         self._sender = Sender(shared, self._lives, self._responses)
         self._reads_board = options.unknown == "reconcile"
-        self._reads_at_end = bool(ledger.batch) and self._reads_board
+        self._reads_at_end = ledger.is_durable and self._reads_board
         self._conductor: asyncio.Task[None] | None = None
         self._phase_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []  # the feeder and the workers
@@ -119,7 +119,7 @@ class Engine:
             if self._conductor is not None:  # pragma: no branch -- None only if the run could not begin
                 self._conductor.cancel()
                 await asyncio.wait({self._conductor})
-                if not self._ledger.batch:  # no later run knows of them
+                if not self._ledger.is_durable:  # no later run knows of them
                     await self._probes.remove(is_patient=False)
                     self._probes.warn_of_unseen()
                 self._turns.slots.wanted -= self._options.workers
@@ -353,7 +353,7 @@ class Engine:
         else:
             rows = [*self._places.open]
             self._places.empty(self._places.open)
-            why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.batch else "")
+            why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.is_durable else "")
             for finding in await self._reconciler.give_up(rows, why):
                 self._lives.happen(finding.row, "given up", error=finding.error)
 

@@ -34,9 +34,9 @@ _MOST_REFUSED: Final = 10_000
 """How many rows that were refused wait for the board to be read, those of earlier runs and those of this one each."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
-_LARGEST_BATCH: Final = 256
-_SMALLEST_BATCH: Final = 32
-"""With fewer rows, the commit would be most of a row's cost, since its price hardly depends on their number."""
+_LARGEST_COMMIT: Final = 256
+_SMALLEST_COMMIT: Final = 32
+"""With fewer rows, it would be most of a row's cost, since its price hardly depends on their number."""
 _LIFE_OF_PROBES: Final = LIVES["report"]
 """A probe is sent once. If its effect is unknown, the next listing shows it or not, and another one may be sent."""
 _put_off_at: Final = attrgetter("put_off_at")
@@ -182,9 +182,9 @@ class BulkOptions:
     """The ledger to use in place of a journal: one that the caller has opened."""
 
     @property
-    def batch(self) -> int:
+    def commit_size(self) -> int:
         """How many rows are logged together at first: four per worker, from 32 to 256."""
-        return min(_LARGEST_BATCH, max(_SMALLEST_BATCH, 4 * self.workers))
+        return min(_LARGEST_COMMIT, max(_SMALLEST_COMMIT, 4 * self.workers))
 
 
 @attrs.frozen(kw_only=True)

@@ -47,7 +47,7 @@ class Sender:
         self._idle = deque[asyncio.Future[None]]()  # the workers that wait for a row
         self._needs_rows = asyncio.Event()  # wakes the feeder
         self._change = asyncio.Event()  # wakes the conductor
-        self.ahead: int = ledger.batch or max(_LEAST_AHEAD, 2 * options.workers)
+        self.ahead: int = ledger.commit_size or max(_LEAST_AHEAD, 2 * options.workers)
         """How many rows are taken from the input together."""
         self.is_exhausted = False
         """Whether the input has ended."""
@@ -119,8 +119,8 @@ class Sender:
                 rows = []
             if rows:
                 await self._ledger.admit(rows)
-                if self._ledger.batch and self._idle and len(rows) == self.ahead:
-                    self.ahead = min(2 * self.ahead, self._ledger.largest_batch)  # workers had to wait for them
+                if self._ledger.is_durable and self._idle and len(rows) == self.ahead:
+                    self.ahead = min(2 * self.ahead, self._ledger.largest_commit)  # workers had to wait for them
             self.is_exhausted = not rows
             for row in rows:
                 self._lives.admit(row)

@@ -41,11 +41,11 @@ class JournalLedger(DurableLedger):
     outcome is lost in a kill is in doubt. Cancelling a caller leaves nothing half done.
     """
 
-    largest_batch = 256  # a commit costs the same, however many rows it has
+    largest_commit = 256  # it costs the same, however many rows it has
 
-    def __init__(self, file: JournalRows, thread: ThreadPoolExecutor, batch: int) -> None:
+    def __init__(self, file: JournalRows, thread: ThreadPoolExecutor, commit_size: int) -> None:
         super().__init__(file.journal.meta.secret)
-        self.batch = batch
+        self.commit_size = commit_size
         self.is_new = file.is_new
         self.may_send = self._may_send
         self.older.append(file.done)
@@ -62,7 +62,9 @@ class JournalLedger(DurableLedger):
         """Those that a person can remove and that no response has shown yet."""
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], batch: int, total: int | None = None) -> Self:
+    async def open(
+        cls, path: str | os.PathLike[str], identity: Mapping[str, str], commit_size: int, total: int | None = None
+    ) -> Self:
         """Open the journal for a run, or create it if there is none. No other run can open it until it is closed.
 
         `identity` says what the rows belong to (service, board, account) and must not contain secrets. `total` is the number of
@@ -80,7 +82,7 @@ class JournalLedger(DurableLedger):
                 thread.submit(opening.result().journal.close)
             thread.shutdown(wait=isinstance(error, asyncio.CancelledError))  # it has nearly nothing left to do
             raise
-        return cls(opening.result(), thread, batch)
+        return cls(opening.result(), thread, commit_size)
 
     def is_in_input(self, card_id: str) -> bool:
         return card_id in self.seen
