@@ -164,11 +164,11 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
 
     async def _refuse(self, rejected: Credentials, exchange: Exchange) -> bool:
         """Note a 401, and return True if it is final. Then the other workers of the store cool down too."""
-        cooldown = self._state.refuse(rejected)
+        is_final, cooldown = self._state.refuse(rejected)
         # A new token that is refused at once would be refused to every worker, each of which would ask the user again.
         if cooldown:
             await asyncio.wait({exchange.spawn(self._cool_others(cooldown))})  # a cancelled caller leaves no lease behind
-        return cooldown is not None
+        return is_final
 
     async def _cool_others(self, seconds: float) -> None:
         """Let no worker of the store renew the token for so long."""

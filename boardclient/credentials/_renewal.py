@@ -132,23 +132,23 @@ class TokenState:
         end = self.in_use.stored.token.expires_at
         return end is None or time.time() < end.timestamp()
 
-    def refuse(self, rejected: Credentials) -> float | None:
-        """Note a 401, and return None if another token may help.
+    def refuse(self, rejected: Credentials) -> tuple[bool, float]:
+        """Note a 401. Return whether it is final, and the seconds of the cool-down that begins with it.
 
-        If the token was new, no other will help. The result is the length of the cool-down that begins, 0 if an earlier 401 has
-        begun it.
+        It is if the token was new: no other will help. There are no seconds if an earlier 401 has begun the cool-down.
         """
         with self._lock:
             in_use = self.in_use
             if in_use is None or in_use.credentials != rejected:
-                return None  # it is for an older token
+                return False, 0.0  # it is for an older token
             is_first, self.credentials = self.credentials is not None, None
             # Three cases: a token that worked has expired, and is renewed. So is one that another worker obtained, or that was
             # never used for a while. One that is refused right after its own renewal would be refused again: the renewals cool
             # down.
             if in_use.is_proven or in_use.obtained_at is None or self._clock() - in_use.obtained_at > _NEW_SECONDS:
-                return None
-            return self.fail(CredentialError("the service refused a token as soon as it was new")) if is_first else 0.0
+                return False, 0.0
+            why = CredentialError("the service refused a token as soon as it was new")
+            return True, self.fail(why) if is_first else 0.0
 
     def accept(self, credentials: Credentials) -> None:
         """Note that the service accepted the token. Earlier failures no longer count."""
