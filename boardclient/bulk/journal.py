@@ -23,7 +23,7 @@ import attrs
 from boardclient._environment import find_location
 from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
-from boardclient.bulk._journal._rows import JournalRows, named, read_content
+from boardclient.bulk._journal._journal_rows import JournalRows, named, read_content
 from boardclient.bulk._ledger import RowState
 from boardclient.bulk._life import RowAction, RowKey, check_row
 from boardclient.errors import JournalError

@@ -1,4 +1,4 @@
-"""How the file of an import is to be read: its encoding, format, separator and columns. `_rows` reads the rows by it.
+"""How the file of an import is to be read: its encoding, format, separator and columns. `_file_rows` reads the rows by it.
 
 What spreadsheets write is recognised: the separator and UTF-16. An encoding is proven by the file or named by the user, and never
 guessed.

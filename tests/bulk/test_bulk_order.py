@@ -27,7 +27,7 @@ from boardclient import (
     retry,
 )
 from boardclient._transport._values import UsedConnection
-from boardclient.bulk._engine import _responses
+from boardclient.bulk._engine import _row_responses
 from boardclient.bulk._life import Row
 from boardclient.bulk._proof import _board
 from boardclient.bulk._proof._recognition import RowMarkers
@@ -290,7 +290,7 @@ async def test_connections_that_the_service_closes_need_no_proof() -> None:
 
 async def test_rows_have_results_before_the_run_ends_where_names_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only few responses wait for a proof."""
-    monkeypatch.setattr(_responses, "_MOST_OPEN", 4)
+    monkeypatch.setattr(_row_responses, "_MOST_OPEN", 4)
     service, seen = Service(show=str.upper, hides_desc=True), list[int]()
     async with service.session() as session, session.cards.create_many(rows(), concurrency=4) as opened:
         async for _ in opened:
@@ -310,7 +310,7 @@ class WithoutIds(Service):
 
 async def test_nothing_is_asked_about_responses_that_leave_their_rows_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose they are changes nothing, however many there are."""
-    monkeypatch.setattr(_responses, "_MOST_OPEN", 2)
+    monkeypatch.setattr(_row_responses, "_MOST_OPEN", 2)
     service = WithoutIds()
     async with service.session() as session:
         report = await session.cards.create_many(rows(number=4), concurrency=1, unknown="report").wait()
@@ -366,7 +366,7 @@ async def test_a_service_that_only_creates_gets_each_row_once(otherwise: str, un
 
 async def test_a_row_has_failed_though_too_few_questions_show_whose_refusal_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one card to ask for at that time, and the service refuses that too."""
-    monkeypatch.setattr(_responses, "_MOST_OPEN", 2)
+    monkeypatch.setattr(_row_responses, "_MOST_OPEN", 2)
     service = Service(show=str.upper, hides_desc=True, refused={"text 1"})
     answer = service._respond
     service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- no card can be read
@@ -417,7 +417,7 @@ async def test_a_connection_that_another_call_has_can_t_be_asked(monkeypatch: py
 
 async def test_connections_that_have_ended_are_forgotten_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The responses that came over them are believed: nothing is left to come."""
-    monkeypatch.setattr(_responses, "_MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(_row_responses, "_MOST_CONNECTIONS", 0)
     service = Service(show=str.upper, hides_desc=True)
     answer, number = service._respond, count()
     service._respond = lambda line, body: (  # type: ignore[method-assign]  # -- each second row ends its connection
@@ -462,10 +462,10 @@ async def test_a_card_that_the_response_of_its_own_row_names_is_no_earlier_row_s
 
 async def test_a_response_that_is_read_late_is_believed_no_more() -> None:
     """Tasks may resume in another order than that of the responses."""
-    order, connection = _responses.ResponseOrder(RowMarkers(None, b"")), UsedConnection()
+    order, connection = _row_responses.ResponseOrder(RowMarkers(None, b"")), UsedConnection()
     first, second, third = [Row(index, CardDraft(f"card {index}", "one")) for index in range(3)]
     assert order.judge(first, Card("c0", "card 0"), connection) == "proven"
-    order.add(_responses.Unproven(3, third, Card("c2", "other")), connection)
+    order.add(_row_responses.Unproven(3, third, Card("c2", "other")), connection)
     assert [*order.prove(connection, 2)] == []
     assert order.judge(second, Card("c1", "card 2"), connection) == "foreign"
     assert [response.row for response in order.distrust(connection)] == [third]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from boardclient.bulk._engine._responses import MOST_REFUSALS, event_of
+from boardclient.bulk._engine._row_responses import MOST_REFUSALS, event_of
 from boardclient.bulk._life import LIVES, MOST_SENDS, Life, Unknown
 from boardclient.errors import BadRequestError, BoardClientError, ConsentRequired, Effect, RateLimitError, TransportError
 

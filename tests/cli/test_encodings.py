@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from import_helpers import into, names
 
 from boardclient import BoardList
+from boardclient.cli._file_rows import Board, FileRow, read
 from boardclient.cli._layout import Layout, Problem, encoding_named, recognise
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
-from boardclient.cli._rows import Board, FileRow, read
 from boardclient.testing import BoardService
 
 RUSSIAN, POLISH, JAPANESE, CHINESE, GREEK, GERMAN = (

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import BoardList, Card, CardDraft, Position
+from boardclient.cli._file_rows import Board, CardFile, FileRow, named_boards, parse_due, read
 from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
-from boardclient.cli._rows import Board, CardFile, FileRow, named_boards, parse_due, read
 
 LISTS = of_lists(
     [

@@ -19,7 +19,7 @@ from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
 from boardclient.bulk._journal._journal_ledger import JournalLedger
-from boardclient.bulk._journal._rows import JournalRows
+from boardclient.bulk._journal._journal_rows import JournalRows
 from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
@@ -64,7 +64,7 @@ import os, sys
 from pathlib import Path
 from boardclient import CardDraft
 from boardclient.bulk._journal import _file
-from boardclient.bulk._journal._rows import JournalRows
+from boardclient.bulk._journal._journal_rows import JournalRows
 
 connect, folder = _file.connect, Path(sys.argv[1])
 entries = [(f"r{n}", CardDraft(f"card {n}", "l1")) for n in range(12)]

@@ -15,7 +15,7 @@ from boardclient._guards import wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
-from boardclient.bulk._engine._responses import CREATE, Responses, ended_by
+from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._proof._board import RunBoard

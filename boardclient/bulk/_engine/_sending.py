@@ -12,7 +12,7 @@ from boardclient import _operations as operations
 from boardclient._guards import GuardedLimiter
 from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._engine._places import Lives, Shared
-from boardclient.bulk._engine._responses import CREATE, Responses
+from boardclient.bulk._engine._row_responses import CREATE, Responses
 from boardclient.bulk._life import Row
 from boardclient.bulk._source import AsyncSource
 from boardclient.bulk._waiting import Turn

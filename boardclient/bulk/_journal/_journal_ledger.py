@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 from boardclient import _wire
 from boardclient._guards import wait_to_end
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
-from boardclient.bulk._journal._rows import BASELINE, DONE, JournalRows, Outcome, storable
+from boardclient.bulk._journal._journal_rows import BASELINE, DONE, JournalRows, Outcome, storable
 from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState

@@ -191,7 +191,7 @@ async def card_create(
         reference: What the card is for: the same reference never gets two. It needs --ledger and --board.
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
-    from boardclient.cli._rows import parse_due
+    from boardclient.cli._file_rows import parse_due
     from boardclient.events import BulkProgress
 
     if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):
@@ -298,9 +298,9 @@ async def export(
     """
     from boardclient._environment import reason_of
     from boardclient._profiles import replace_file
+    from boardclient.cli._file_rows import CardFile
     from boardclient.cli._layout import Layout
     from boardclient.cli._names import of_lists
-    from boardclient.cli._rows import CardFile
 
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)
