@@ -106,6 +106,12 @@ class Profile:
     boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
     """The names of boards by identifier, as far as this machine has created or named them."""
 
+    @property
+    def place(self) -> str:
+        """Where its token is kept, in words."""
+        in_file = f"the file {folder() / 'tokens.sqlite3'} (mode 0600)"
+        return "the system's keyring" if self.kept_in == "keyring" else in_file
+
     def token_store(self) -> FileTokenStore:
         return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(folder() / "tokens.sqlite3")
 
@@ -334,11 +340,8 @@ class Settings:
 
     @property
     def place(self) -> str:
-        """Where the token is kept, in words."""
-        if self.token is not None:
-            return "the environment"
-        in_file = f"the file {folder() / 'tokens.sqlite3'} (mode 0600)"
-        return "the system's keyring" if self.profile.kept_in == "keyring" else in_file
+        """Where the token is from that is used, in words."""
+        return self.profile.place if self.token is None else "the environment"
 
     def credentials(self) -> CredentialProvider:
         """Return what signs the requests: the token of the environment, otherwise the kept one.

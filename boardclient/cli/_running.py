@@ -43,6 +43,10 @@ class Settings(_profiles.Settings):
             credentials, base_url=url, timeout=self.timeout, allow_insecure=self.allow_insecure, proxy=proxy
         )
 
+    def variables(self, *names: str) -> dict[str, str]:
+        """Return the variables that hold these settings in the environment, as far as they are known."""
+        return {VARIABLES[name]: value for name in names if (value := self.get(name)) is not None}
+
 
 def advice() -> str:
     """Return what the user can do when the service refuses the credentials."""

@@ -52,9 +52,7 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
     Args:
         with_token: Read an access token from standard input, such as one of the service's portal.
     """
-    import attrs
-
-    from boardclient._profiles import changed_profiles
+    from boardclient._profiles import VARIABLES, changed_profiles
     from boardclient.cli._commands import _sign_in
 
     with changed_profiles():  # a folder that can't be written is named before the user signs in
@@ -63,7 +61,7 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
         token = boardclient.Token(_read_token())
     else:
         needed = ("auth_url", "authorize_url", "client_id", "client_secret")
-        missing = [f"BOARDCLIENT_{name.upper()}" for name in needed if settings.get(name) is None]
+        missing = [VARIABLES[name] for name in needed if settings.get(name) is None]
         if missing:
             raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
         unused = boardclient.StaticCredentials(token="-")  # noqa: S106 -- the exchange sends none
@@ -74,8 +72,7 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
     await settings.keep(token)
     if settings.token is not None:
         note("BOARDCLIENT_TOKEN is set: commands use it in place of this sign-in")
-    kept_in = attrs.evolve(settings, values={}).place
-    return {"service": settings.profile.base_url, "account": _name_of(member), "kept_in": kept_in}
+    return {"service": settings.profile.base_url, "account": _name_of(member), "kept_in": settings.profile.place}
 
 
 def _read_token() -> str:
@@ -117,8 +114,8 @@ auth = commands.part("auth")
 @auth.runs("status", None, "service", "account", "kept_in", "ends", "accepted")
 async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
-    settings, record = client.settings, dict[str, Any]()
-    record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
+    settings = client.settings
+    record: dict[str, Any] = {"service": settings.base_url, "kept_in": settings.place, "ends": None}
     if settings.token is None:
         stored = await settings.profile.token_store().read(settings.profile.base_url)
         record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
@@ -167,8 +164,7 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
     from boardclient._profiles import VARIABLES
     from boardclient.cli._running import handled_by
 
-    found = {"base_url": settings.base_url, "token": await settings.usable_token(), "key": settings.key}
-    environment = {**os.environ, **{VARIABLES[name]: value for name, value in found.items() if value is not None}}
+    environment = {**os.environ, VARIABLES["token"]: await settings.usable_token(), **settings.variables("base_url", "key")}
     ignored = signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}
     if os.name == "nt":  # pragma: no cover -- Windows, where what replaces a process is not waited for
         import subprocess

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
+from boardclient._profiles import VARIABLES
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli import _file_rows
@@ -137,12 +138,11 @@ class ImportRun:
         options = self.options
         needed = ["token"] * any(account is None for _, account in self.places)
         needed += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(account for _, account in self.places)
-        values = {name: self.client.settings.get(name) for name in ("base_url", "key", *needed)}
-        variables = {name: f"BOARDCLIENT_{name.upper()}" for name in values}
+        found = self.client.settings.variables("base_url", "key", *needed)
         for name in needed:
-            if values[name] is None:
-                raise UsageError(f"--engine dask needs {variables[name]}: each worker reads its credentials from the environment")
-        os.environ.update({variables[name]: value for name, value in values.items() if value is not None})
+            if VARIABLES[name] not in found:
+                raise UsageError(f"--engine dask needs {VARIABLES[name]}: each worker reads its credentials from the environment")
+        os.environ.update(found)
         jobs = await plan_many(
             _Sized(self.places.total(), ((*row.place, row.draft) for row in self._taken())),
             options.ledger or "",
