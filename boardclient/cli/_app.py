@@ -151,7 +151,7 @@ class Group(click.Group):
                 if needs == "session":
                     _running.run_with_session(done, board=named, writes=writes)
                 else:
-                    _running.run((lambda: done(_running.load())) if needs == "settings" else done)
+                    _running.run((lambda: done(_running.load())) if needs == "settings" else done, _running.Stopping())
 
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]

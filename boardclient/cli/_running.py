@@ -139,17 +139,16 @@ class Client:
         return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
 
 
-def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: Stopping | None = None) -> None:
-    """Run `work` until it ends or a signal cancels it, and turn its errors into a line on stderr and an exit code.
+def run(work: Callable[[], Awaitable[None]], stopping: Stopping, *, writes: bool = False) -> None:
+    """Run `work` until it ends or a signal cancels it, and turn its errors into those of the command line.
 
     `writes` says that it changes something on the service. Must be called from the main thread, the only one that can handle
     signals.
 
     Raises:
-        click.exceptions.Exit: with the exit code, after an error.
+        CommandError: it has failed.
+        click.exceptions.Exit: a signal has ended it.
     """
-    stopping = Stopping() if stopping is None else stopping
-    code, text = 0, ""
     try:
         with asyncio.Runner() as runner:
             runner.run(_supervised(work, stopping))
@@ -157,17 +156,19 @@ def run(work: Callable[[], Awaitable[None]], *, writes: bool = False, stopping: 
         if not stopping.received:
             raise
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-        code, text = 4, f"error: {in_words(error)}"
+        raise NoCredentialsError(in_words(error)) from None
     except (boardclient.JournalError, ModuleNotFoundError, ValueError) as error:  # ModuleNotFoundError: an extra is missing
-        code, text = 2, f"error: {in_words(error)}"
+        raise UsageError(in_words(error)) from None
     except BoardClientError as error:
-        code, text = 1, f"error: {_in_words(error, writes=writes)}"
-    if stopping.received and not code:
-        first, hint = stopping.received[0], stopping.hint or (_MAY_BE_DONE if writes else "")
-        code, text = 128 + first, f"ended by {signal.Signals(first).name}{hint and '; '}{hint}"
-    if code:
-        note(f"boardclient: {text}")
-        raise click.exceptions.Exit(code)
+        raise CommandError(_in_words(error, writes=writes)) from None
+    if stopping.received:
+        raise _ended_by(stopping.received[0], stopping.hint or (_MAY_BE_DONE if writes else ""))
+
+
+def _ended_by(number: int, hint: str) -> click.exceptions.Exit:
+    """Say that a signal has ended the command, and return its exit code."""
+    note(f"boardclient: ended by {signal.Signals(number).name}{hint and '; '}{hint}")
+    return click.exceptions.Exit(128 + number)
 
 
 async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping) -> None:
@@ -224,7 +225,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
             text, hint = in_words(error), advice()
             raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
 
-    run(in_session, writes=writes, stopping=stopping)
+    run(in_session, stopping, writes=writes)
 
 
 def end_by_signal(number: int, frame: object) -> NoReturn:
@@ -233,8 +234,7 @@ def end_by_signal(number: int, frame: object) -> NoReturn:
     Raises:
         click.exceptions.Exit: always.
     """
-    note(f"boardclient: ended by {signal.Signals(number).name}; nothing was sent")
-    raise click.exceptions.Exit(128 + number)
+    raise _ended_by(number, "nothing was sent")
 
 
 @contextmanager
