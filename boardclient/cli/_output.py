@@ -5,6 +5,7 @@ Texts of the service or a file pass `escape`, and can't control the terminal.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -155,10 +156,8 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
 
 def note(text: str, *, fg: str | None = None) -> None:
     """Print a line on standard error, escaped. Errors in writing it are ignored."""
-    try:
+    with contextlib.suppress(OSError):
         click.secho(escape(text), file=sys.stderr, fg=fg, color=_has_color())
-    except OSError:
-        return
 
 
 def out_json(value: object) -> None:

@@ -76,16 +76,15 @@ def _temporary_files(journal: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
-        return
     except (OSError, JournalError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if cause is None or (cause is not error and journal is not None):  # the journal is refused, or can't be written
             raise
         why = reason_of(cause) if isinstance(cause, OSError) else str(cause)
-    raise UsageError(
-        f"temporary files can't be written in {tempfile.tempdir or 'any folder'} ({why}): free some disk space there, or set"
-        " TMPDIR to another folder; nothing was sent"
-    )
+        raise UsageError(
+            f"temporary files can't be written in {tempfile.tempdir or 'any folder'} ({why}): free some disk space there, or set"
+            " TMPDIR to another folder; nothing was sent"
+        ) from None
 
 
 async def import_file(client: Client, file: BinaryIO, options: ImportOptions) -> None:
@@ -168,7 +167,8 @@ class _Checked:
 
     plan: Plan
     places: Counter[_file_rows.Place] = attrs.field(factory=Counter)
-    existing: list[tuple[_file_rows.FileRow, Card]] = attrs.field(factory=list)
+    equal: list[str] = attrs.field(factory=list)
+    """A line for each row that equals a card."""
     sample: list[_file_rows.FileRow] = attrs.field(factory=list)
 
     async def read(self, rows: _file_rows.Rows) -> None:
@@ -191,7 +191,7 @@ class _Checked:
                 continue
             self.places[row.place] += 1
             if card is not None:
-                self.existing.append((row, card))
+                self.equal.append(f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})")
             elif action == "send" and len(self.sample) < _SAMPLE:
                 self.sample.append(row)
         if problems:
@@ -203,16 +203,13 @@ class _Checked:
         Raises:
             UsageError: they can't. No card was created.
         """
-        if not self.existing:
+        if not self.equal:
             return
         if options.existing == "refuse":
-            equal = [
-                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})" for row, card in self.existing[:LINES]
-            ]
             raise UsageError(
-                f"{plural(len(self.existing), 'row')} of {self.plan.actions.total():,} equal cards that are on the board already;"
+                f"{plural(self.plan.existing, 'row')} of {self.plan.actions.total():,} equal cards that are on the board already;"
                 " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
-                equal,
+                self.equal[:LINES],
             )
         if unclear := self.plan.unclear:
             raise UsageError(
