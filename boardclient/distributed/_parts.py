@@ -35,7 +35,6 @@ from boardclient.distributed._tables import (
     count_of,
     insert_event,
     jobs,
-    load_drafts,
     parts,
     probes,
     read_states,
@@ -115,15 +114,6 @@ class PartLease:
     @property
     def numbers(self) -> range:
         return range(self.first + 1, self.first + self.size + 1)
-
-    @property
-    def drafts(self) -> list[CardDraft]:
-        """The rows.
-
-        Raises:
-            JournalError: they are damaged.
-        """
-        return load_drafts(self.rows, f"part {self.part} of {self.job!r}")
 
     @property
     def commit_size(self) -> int:

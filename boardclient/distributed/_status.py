@@ -18,7 +18,7 @@ from boardclient.bulk._life import check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, worker_name
 from boardclient.distributed._plan import Job, check_job
-from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_drafts, parts, probes, read_states
+from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
 
@@ -205,7 +205,7 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
         ):
             (part,) = page
             after = part.first
-            for seq, draft in enumerate(load_drafts(part.rows, f"part {part.part} of {job.name!r}"), part.first + 1):
+            for seq, draft in load_rows(job.name, part):
                 if seq in states and not (is_problem and states[seq][0] == "done"):
                     yield result_of(seq - 1, draft, states[seq], is_earlier=before.get(seq, ("",))[0] == "done")
 
@@ -318,7 +318,7 @@ async def _found(database: Database, job: str, row: int | str, states: dict[int,
     found = [
         (seq, part)
         for part in await database.read(wanted.order_by(parts.c.first))
-        for seq, draft in enumerate(load_drafts(part.rows, f"part {part.part} of {job!r}"), part.first + 1)
+        for seq, draft in load_rows(job, part)
         if seq in states and row == (draft.reference if isinstance(row, str) else seq - 1)
     ]
     if len(found) > 1:

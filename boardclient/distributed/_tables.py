@@ -124,13 +124,17 @@ def dump_drafts(drafts: Sequence[CardDraft]) -> bytes:
     return zlib.compress(json.dumps(values).encode(), 1)
 
 
-def load_drafts(stored: bytes, where: str) -> list[CardDraft]:
-    """Return drafts that were stored. Errors name their part as `where`."""
-    with _undamaged(where):
-        values = json.loads(zlib.decompress(stored))
+def load_rows(job: str, part: Any) -> list[tuple[int, CardDraft]]:
+    """Return the rows of a part, with their numbers in the job.
+
+    Raises:
+        JournalError: they are damaged.
+    """
+    with _undamaged(f"part {part.part} of {job!r}"):
+        values = json.loads(zlib.decompress(part.rows))
         return [
-            CardDraft(name, list_id, desc, None if due is None else datetime.fromisoformat(due), pos, reference)
-            for name, list_id, desc, due, pos, reference in values
+            (seq, CardDraft(name, list_id, desc, None if due is None else datetime.fromisoformat(due), pos, reference))
+            for seq, (name, list_id, desc, due, pos, reference) in enumerate(values, part.first + 1)
         ]
 
 

@@ -53,7 +53,7 @@ from boardclient.distributed._tables import (
     dump_audit,
     dump_drafts,
     jobs,
-    load_drafts,
+    load_rows,
     parts,
     read_states,
 )
@@ -417,7 +417,7 @@ class _Task:
         if held.failed and not await self.look(held.part):
             return None
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
-        entries = [*zip(held.numbers, held.drafts, strict=True)]
+        entries = load_rows(self.job.name, held)
         ledger = self.ledger(held, entries, states)
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
@@ -465,8 +465,7 @@ class _Task:
         found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
         states = await read_states(database, job.name)  # after the parts: a row of one that is done is no longer being sent
         for part in found:
-            drafts = load_drafts(part.rows, f"part {part.part} of {job.name!r}")
-            for seq, draft in enumerate(drafts, part.first + 1):
+            for seq, draft in load_rows(job.name, part):
                 state = states.get(seq, ("",))[0]
                 is_in_doubt, has_failed = state in {"logged", "unknown"}, state == "failed"
                 if looks_at is None:
@@ -543,7 +542,7 @@ class _Task:
                 await self.refuse_batches()  # if it takes them, another batch came at the same moment, and got the number
                 continue
             if found.digest != digest:
-                stored = load_drafts(found.rows, f"part {found.part} of {job!r}")
+                stored = [draft for _, draft in load_rows(job, found)]
                 raise JournalError(f"the ledger {self.job.ledger} has other rows for {key!r}: {_difference(stored, drafts)}")
             return found, lease
 
