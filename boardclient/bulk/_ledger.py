@@ -9,7 +9,7 @@ import abc
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._life import Row
@@ -20,6 +20,8 @@ from boardclient.models import Card
 RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
 """The state of a row in a durable ledger: "logged" until it has an outcome; then created; not created, with an error; not
 sent; reported as unknown; deleted again. The next run sends those that failed or wait."""
+IN_DOUBT: Final = ("logged", "unknown")
+"""The states of rows whose cards may exist, once no run sends them."""
 
 
 class Doubt(NamedTuple):

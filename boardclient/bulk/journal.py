@@ -24,7 +24,7 @@ from boardclient._environment import find_location
 from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
 from boardclient.bulk._journal._journal_rows import JournalRows, named, read_content
-from boardclient.bulk._ledger import RowState
+from boardclient.bulk._ledger import IN_DOUBT, RowState
 from boardclient.bulk._life import RowAction, RowKey, check_row
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
@@ -53,7 +53,6 @@ __all__ = [
 
 STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
-_IN_DOUBT: Final = ("logged", "unknown")
 _ROWS: Final = (
     "SELECT seq, {first}, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0"
     " ELSE run END, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
@@ -252,7 +251,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
             refusal = f"it does not have {named(row)}"
         elif found[1:] == outcome:
             return False
-        elif found[1] not in _IN_DOUBT:
+        elif found[1] not in IN_DOUBT:
             refusal = f"{named(row)} is {found[1]}, not in doubt ({found[2]})"
         elif card_id is not None and (other := _other_row(file.connection, found[0], card_id)) is not None:
             refusal = f"the card {card_id} is that of {named(other)}"
@@ -286,7 +285,7 @@ def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
 def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
     with journal.guarded():
         cards = dict(journal.connection.execute(_RESEMBLING).fetchall())
-        rows = _select(journal.connection, journal.meta.secret, _IN_DOUBT, limit=-1)
+        rows = _select(journal.connection, journal.meta.secret, IN_DOUBT, limit=-1)
         candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
         highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
         likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from boardclient._database import Database
 from boardclient.bulk import BulkReport
 from boardclient.bulk._content import IdSet
-from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
+from boardclient.bulk._ledger import IN_DOUBT, Doubt, DurableLedger, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.distributed._tables import (
     CLOSING,
@@ -404,7 +404,7 @@ class PartLedger(DurableLedger):
                 continue
             if state == "done":
                 row.action, row.detail = "done", detail
-            elif state in {"logged", "unknown"}:
+            elif state in IN_DOUBT:
                 row.action, row.detail, row.is_earlier = "in doubt", detail, True
             elif state == "failed":
                 row.detail = detail  # logged by `log_refused`, if it is sent again

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from boardclient._database import Database, checked_location, takes_location
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._content import Content, IdSet
+from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.bulk._life import check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, worker_name
@@ -215,7 +216,7 @@ def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -
     state, detail = known
     if state == "done":
         return CardResult(index=index, draft=draft, card=Card(detail), state="already" if is_earlier else "created")
-    is_unknown = state in {"logged", "unknown"}
+    is_unknown = state in IN_DOUBT
     error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
     return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from boardclient._database import Database, Id, metadata
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._content import digest
+from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
 
@@ -102,7 +103,7 @@ _PAGE: Final = 300
 def count_of(state: State | None) -> str:
     """Return the column that counts a row in this state, "" if none does."""
     name = "" if state is None else state[0]
-    return "in_doubt" if name in {"logged", "unknown"} else name if name in COUNTS else ""
+    return "in_doubt" if name in IN_DOUBT else name if name in COUNTS else ""
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import moment_in
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult
 from boardclient.bulk._content import Content
-from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._ledger import IN_DOUBT, Doubt
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
@@ -467,7 +467,7 @@ class _Task:
         for part in found:
             for seq, draft in load_rows(job.name, part):
                 state = states.get(seq, ("",))[0]
-                is_in_doubt, has_failed = state in {"logged", "unknown"}, state == "failed"
+                is_in_doubt, has_failed = state in IN_DOUBT, state == "failed"
                 if looks_at is None:
                     is_of_run = part.part == CLOSING or (part.state == "done" and (is_in_doubt or has_failed))
                 else:
