@@ -58,6 +58,7 @@ _MARGIN: Final = 0.1
 of_part: Final = (parts.c.job == sa.bindparam("of_job")) & (parts.c.part == sa.bindparam("of_part"))
 _of_epoch: Final = of_part & (parts.c.epoch == sa.bindparam("of_epoch"))
 is_open: Final = parts.c.state != "done"
+is_free: Final = parts.c.lease_until < Database.clock
 
 
 class LeaseLostError(JournalError):
@@ -217,14 +218,14 @@ async def claim(
 @cache
 def _claim(condition: sa.ColumnElement[bool]) -> sa.Executable:
     clock, owner = Database.clock, sa.bindparam("new_owner", type_=sa.Text)
-    is_free = (parts.c.lease_until < clock) | (parts.c.owner == owner)
+    may_take = is_free | (parts.c.owner == owner)
     is_draining = sa.exists().where(jobs.c.job == parts.c.job, jobs.c.is_draining)
     values: dict[str, Any] = {"state": "open", "epoch": parts.c.epoch + 1, "owner": owner}
     values |= {"lease_until": clock + sa.bindparam("for_seconds"), "began_at": sa.func.coalesce(parts.c.began_at, clock)}
     values["stalls"] = sa.case((parts.c.lease_until > 0, parts.c.stalls + 1), else_=parts.c.stalls)
     is_known = (parts.c.epoch > 0) | (parts.c.part == CLOSING)
     values["in_doubt"] = sa.case((is_known, parts.c.in_doubt), (parts.c.size < COMMIT_SIZE, parts.c.size), else_=COMMIT_SIZE)
-    return parts.update().where(of_part, condition, is_free, sa.not_(is_draining)).values(values).returning(parts)
+    return parts.update().where(of_part, condition, may_take, sa.not_(is_draining)).values(values).returning(parts)
 
 
 def log_first(connection: sa.Connection, part: sa.Row[Any]) -> Sequence[int]:

@@ -17,7 +17,7 @@ from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.bulk._life import check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
-from boardclient.distributed._parts import PartLedger, claim, worker_name
+from boardclient.distributed._parts import PartLedger, claim, is_free, worker_name
 from boardclient.distributed._plan import Job, check_job
 from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
@@ -112,7 +112,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
         JournalError: the ledger can't be read, or has no such job.
     """
     async with of_ledger(ledger, name) as (database, names):
-        is_held = (parts.c.lease_until > database.clock).label("is_held")
+        is_held = sa.not_(is_free).label("is_held")
         columns = [column for column in parts.c if column.name not in {"rows", "digest"}]
         wanted = sa.select(*columns, is_held).where(parts.c.job.in_(names)).order_by(parts.c.job, parts.c.first)
         found = await database.read(wanted)
@@ -314,7 +314,7 @@ async def _found(database: Database, job: str, row: int | str, states: dict[int,
     Raises:
         JournalError: there is none, or several have the reference, such as rows of different batches.
     """
-    is_idle = (parts.c.lease_until < database.clock) | (parts.c.part == CLOSING)
+    is_idle = is_free | (parts.c.part == CLOSING)
     wanted = sa.select(parts.c.part, parts.c.first, parts.c.rows, is_idle.label("is_idle")).where(parts.c.job == job)
     found = [
         (seq, part)

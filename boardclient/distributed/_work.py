@@ -36,6 +36,7 @@ from boardclient.distributed._parts import (
     PartLease,
     PartLedger,
     claim,
+    is_free,
     is_open,
     log_first,
     of_part,
@@ -320,8 +321,7 @@ async def _task(job: Job, session: AsyncSession | Pipeline | None, options: Work
             bound = await worker.bind(job, pipeline)
             yield _Task(worker=worker, job=job, pipeline=pipeline, bound=bound, options=options)
         except ConsentRequired:  # all parts wait for the user: the next call that runs one opens it
-            clock = worker.database.clock
-            waiting = (parts.c.job == job.name) & (parts.c.state == "open") & (parts.c.lease_until < clock)
+            waiting = (parts.c.job == job.name) & (parts.c.state == "open") & is_free
             parked = parts.update().where(waiting).values(state="consent")
             await worker.database.change(lambda connection: connection.execute(parked))
             raise
@@ -573,7 +573,7 @@ class _Task:
 
     async def complete_abandoned(self) -> None:
         """Complete the parts that workers have begun and no longer hold."""
-        columns = parts.c.lease_until < self.database.clock, parts.c.epoch > 0, parts.c.part != CLOSING, parts.c.state != "done"
+        columns = is_free, parts.c.epoch > 0, parts.c.part != CLOSING, is_open
         wanted = sa.select(parts.c.part).where(parts.c.job == self.job.name, *columns).order_by(parts.c.part)
         task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
         for (part,) in await self.database.read(wanted):
