@@ -86,12 +86,13 @@ Progress = Callable[[BulkProgress], object]
 
 @attrs.frozen
 class WorkOptions:
-    """How a worker works: the options of `import_part`, which describes them, with their checks."""
+    """How a worker works: the options of `import_part` and `reconcile`, which describe them, with their checks."""
 
     concurrency: int | None = None
     lease: float = 30.0
     patience: float | None = None
     on_progress: Progress | None = None
+    probe: bool = False
 
     def __attrs_post_init__(self) -> None:
         check_count(self.concurrency, "concurrency")
@@ -262,9 +263,9 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
 
 async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, probe: bool) -> BulkReport:
     """Do what `reconcile` does, by a session or what makes its calls."""
-    async with _task(job, session, WorkOptions()) as task:
+    async with _task(job, session, WorkOptions(probe=probe)) as task:
         await task.complete_abandoned()
-        settled = await task.settle(condition=_any, probe=probe)
+        settled = await task.settle(condition=_any)
     if settled is None:
         raise task.drained()
     problems = [result async for result in results_of(job, is_problem=True)]
@@ -426,10 +427,10 @@ class _Task:
         self.bound.lists |= lists - {result.draft.list_id for result in report.problems}
         return report, results
 
-    async def settle(self, *, condition: sa.ColumnElement[bool] = _is_last, probe: bool = False) -> BulkReport | None:
+    async def settle(self, *, condition: sa.ColumnElement[bool] = _is_last) -> BulkReport | None:
         """Run the closing part until nothing is kept back. Return the report of its last run, None if there is nothing to do."""
         while True:
-            closed = await self.hold(CLOSING, partial(self.close, probe=probe), condition=condition)
+            closed = await self.hold(CLOSING, self.close, condition=condition)
             if closed is None:
                 return None
             is_complete, of_run = closed
@@ -447,7 +448,7 @@ class _Task:
             raise error
         return closed is not None
 
-    async def close(self, held: PartLease, *, probe: bool = False, looks_at: int | None = None) -> tuple[bool, BulkReport]:
+    async def close(self, held: PartLease, *, looks_at: int | None = None) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
         It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for
@@ -483,7 +484,7 @@ class _Task:
         ledger = self.ledger(held, [entry for entry in entries if entry[0] not in kept], states)
         ledger.owners, ledger.others = owners, others
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
-        options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": probe}
+        options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": self.options.probe}
         of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)
         return not kept and held.is_returned, of_run
 
