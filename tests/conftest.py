@@ -20,7 +20,7 @@ from aioresponses import aioresponses as AioResponses
 from hypothesis import HealthCheck, settings
 from virtual_loop import Clock
 
-from boardclient import retry
+from boardclient import AsyncSession, retry
 from boardclient.testing import BoardService
 
 if TYPE_CHECKING:
@@ -116,6 +116,12 @@ async def service() -> AsyncIterator[BoardService]:
     """Run the service on the test's own loop."""
     async with BoardService() as running:
         yield running
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session() as opened:
+        yield opened
 
 
 @pytest.fixture

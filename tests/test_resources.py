@@ -35,12 +35,6 @@ async def service() -> AsyncIterator[BoardService]:
         yield running
 
 
-@pytest.fixture
-async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
-    async with service.session() as opened:
-        yield opened
-
-
 def sent(service: BoardService) -> dict[str, Any]:
     """Give the body of the last call, without the credentials."""
     body = service.calls[-1].body

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from string import ascii_letters
@@ -108,12 +108,6 @@ async def refused(browser: Browser, sign_in: SignIn, reason: str, status: int = 
 @pytest.fixture
 def browser() -> Browser:
     return Browser()
-
-
-@pytest.fixture
-async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
-    async with service.session() as opened:
-        yield opened
 
 
 @pytest.fixture
