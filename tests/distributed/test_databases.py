@@ -200,6 +200,7 @@ async def test_a_database_that_does_not_exist_is_named_at_once(postgresql: Any) 
         await status(missing)
 
 
+@pytest.mark.usefixtures("passing_time")
 async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Path) -> None:
     """SQLAlchemy passes on some of what asyncpg raises while it connects. What is wrong in the program is raised as it is."""
     database = Database(tmp_path / "ledger")
