@@ -138,8 +138,8 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
 async def drain(ledger: Jobs, *, name: str | None = None) -> None:
     """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 
-    They learn of it within a quarter of their lease. No part is begun any more: `import_part` returns. `plan` and `open_job` open
-    a job again.
+    They learn of it within a quarter of their lease. No part is begun any more: `import_part` returns, and `import_batch` raises
+    `JournalError` unless each row has a result. `plan` and `open_job` open a job again.
 
     Raises:
         JournalError: the ledger can't be written, or has no such job.

@@ -413,7 +413,7 @@ class _Task:
         """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
 
         Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused. Return
-        None if the job is drained before.
+        None if the job was drained before every row had a result.
         """
         if held.failed and not await self.look(held.part):
             return None
@@ -425,7 +425,7 @@ class _Task:
         board_id = None if lists <= self.bound.lists else self.job.board_id
         report, results = await self.carry_out(held, ledger, board_id=board_id, unknown="report", settle=None)
         self.bound.lists |= lists - {result.draft.list_id for result in report.problems}
-        return report, results
+        return (report, results) if len(results) == len(entries) else None
 
     async def settle(self, *, condition: sa.ColumnElement[bool] = _is_last) -> BulkReport | None:
         """Run the closing part until nothing is kept back. Return the report of its last run, None if there is nothing to do."""
@@ -444,9 +444,12 @@ class _Task:
             BoardClientError: the board can't be read.
         """
         closed = await self.hold(CLOSING, partial(self.close, looks_at=part), condition=_any)
-        if closed is not None and (error := closed[1].audit_error) is not None:
-            raise error
-        return closed is not None
+        if closed is None:
+            return False
+        is_complete, of_run = closed
+        if of_run.audit_error is not None:
+            raise of_run.audit_error
+        return is_complete
 
     async def close(self, held: PartLease, *, looks_at: int | None = None) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
@@ -505,6 +508,8 @@ class _Task:
         listeners = [watch.on_progress] if self.options.on_progress is None else [watch.on_progress, self.options.on_progress]
         run = watch.run = BulkRun(self.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
         ledger.report, held.on_drain = (lambda: run.report), run.stop
+        if held.is_draining:  # since before it had a run
+            run.stop()
         async with watch, run:
             results = [result async for result in run]
             if watch.error is not None:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import attrs
 import pytest
 import sqlalchemy as sa
@@ -311,6 +312,64 @@ async def test_a_batch_that_was_interrupted_waits_while_its_job_is_drained(world
         await world.deliver(job, "a", rows)
     assert (await world.names()).total() == 2
     assert counts(await world.deliver(await world.open(), "a", rows)) == (4, 2, 0, 0)
+
+
+async def test_a_batch_that_is_drained_while_it_is_sent_has_no_report(world: World) -> None:
+    """Its call raises, since an engine would take it as done. It is resumed when the job is open again."""
+    job, rows = await world.open(), world.drafts(100)
+    world.service.latency = 0.1
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, lease=4.0, concurrency=1))
+    await until(lambda: world.sent >= 2, running)
+    await drain(job)
+    with pytest.raises(JournalError, match="is drained: open_job or plan opens it again"):
+        await running
+    world.service.latency = 0.0
+    found = await world.deliver(await world.open(), "a", rows)
+    assert (found.created + found.already, found.failed, found.unknown, world.sent) == (100, 0, 0, 100)
+
+
+@pytest.mark.parametrize("operation", ["boards.cards", "boards.lists"])
+async def test_failed_rows_are_not_sent_if_the_job_is_drained_while_they_are_looked_for(world: World, operation: str) -> None:
+    """A service may have done what it refused: the next call looks for them."""
+    job, rows = await world.open(), world.drafts(3)
+    world.service.faults.add(faults.status(400, commit=True), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    world.service.faults.add(faults.hang(), operation)
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, lease=4.0))
+    reads = len(world.service.calls_of(operation))
+    await until(lambda: len(world.service.calls_of(operation)) > reads, running)
+    await drain(job)
+    assert counts(await running) == (0, 2, 1, 0)
+    world.service.faults.clear()
+    assert counts(await world.deliver(await world.open(), "a", rows)) == (0, 3, 0, 0)
+    assert world.sent == 3
+
+
+@pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
+async def test_a_batch_whose_job_is_drained_before_it_is_run_sends_nothing(world: World) -> None:
+    """Its worker has taken it, and waits for the database."""
+    job, rows = await world.open(), world.drafts(6)
+    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
+    with pytest.raises(BoardClientError):
+        await world.deliver(job, "a", rows, concurrency=1)
+    world.service.faults.clear()
+    async with contextlib.AsyncExitStack() as stack:
+        other = await asyncpg.connect(world.ledger)
+        stack.push_async_callback(other.close)
+        sent, lease_of = world.sent, "SELECT lease_until FROM boardclient_parts WHERE part = 0"
+        async with other.transaction():
+            await other.execute("LOCK boardclient_events")
+            running = asyncio.ensure_future(world.deliver(job, "a", rows, lease=4.0))
+            async with asyncio.timeout(SECONDS):
+                while not await other.fetchval(lease_of):
+                    await asyncio.sleep(0.01)
+                await drain(job)
+                before = await other.fetchval(lease_of)
+                while await other.fetchval(lease_of) == before:
+                    await asyncio.sleep(0.01)
+        with pytest.raises(JournalError, match="is drained"):
+            await running
+    assert world.sent == sent
 
 
 async def test_reconciling_leaves_the_rows_that_another_worker_is_sending(world: World) -> None:
