@@ -442,7 +442,8 @@ async def test_a_batch_that_is_cancelled_during_a_transaction_is_free_at_once(
     session = world.session.with_options(limiter=Pace())
     await import_batch(job, "first", world.drafts(1, "first"), session=session)
     monkeypatch.setattr(Database, "change", cancelled_meanwhile)
-    running = asyncio.create_task(import_batch(job, "a", rows, session=session, concurrency=1))
+    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 600.0)  # no transaction comes in between on a slow machine
+    running = asyncio.create_task(import_batch(job, "a", rows, session=session, concurrency=1, lease=600.0))
     with pytest.raises(asyncio.CancelledError):
         await running
     (part,) = [one for one in await status(job) if one.key == "a"]
