@@ -159,8 +159,8 @@ class DurableLedger(Ledger, abc.ABC):
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
         if row.is_probe:
-            if state != "unknown":
-                self.record_probe(row.seq, None if card is None else card.id)
+            if card is not None:  # a service may have created what it refused
+                self.record_probe(row.seq, card.id)
         elif card is None:
             self._record(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         elif row.action != "done":

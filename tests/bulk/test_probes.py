@@ -270,6 +270,19 @@ async def test_a_service_that_refuses_the_probe_is_asked_once(world: World, scen
     assert (sorted(states.values()), scene.sent.count("probe"), deleted(world)) == (["created", "unknown"], 2, 1)
 
 
+async def test_a_probe_that_is_refused_and_created_is_found_and_deleted(world: World, scene: Scene) -> None:
+    """A service may have done what it refused. The probe proves what it would have proven."""
+
+    async def refuse(stage: Stage) -> None:
+        stage.commit()
+        await stage.reply(400)
+
+    scene.rows, scene.probes = {"a": ["lost"]}, [refuse]
+    states, report = await run(world, "a")
+    assert (states, scene.sent, world.there) == ({"a": "created"}, ["a", "probe", "a"], ["a"])
+    assert (probes(world), report.probes, report.audit.unexpected) == ([], (), ())
+
+
 async def test_a_probe_that_is_too_new_to_be_listed_is_waited_for(world: World, scene: Scene, passing_time: Any) -> None:
     """The board shows cards three seconds late."""
     made: dict[str, float] = {}

@@ -260,12 +260,11 @@ class Lives:
 
     def _end_probe(self, probe: Row, state: ResultState, card: Card | None) -> None:
         """Note what became of a probe: the next listing may be longer, or no probe can make it so."""
-        if state == "failed":
+        self._reconciler.record_probe(probe, card)
+        if state == "failed":  # it is not asked again
             for row in self.places.open:
                 if row.draft.list_id == probe.draft.list_id:
                     row.probes = MOST_PROBES
-        else:
-            self._reconciler.record_probe(probe, card)
 
     def _resume(self, row: Row) -> None:
         """Let a row be sent again after its pause."""
