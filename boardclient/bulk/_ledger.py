@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from boardclient.bulk._content import Content, IdSet
@@ -37,6 +37,15 @@ class Probe(NamedTuple):
     number: int
     list_id: str
     card_id: str | None
+
+
+class Others(NamedTuple):
+    """What others than a run have by now."""
+
+    doubts: Sequence[Doubt] = ()
+    """The rows that other workers are sending, or that earlier runs left in doubt and this one did not get."""
+    cards: Collection[str] = ()
+    """The cards of rows. They may be newer than what `confirmed` returned."""
 
 
 class Ledger:
@@ -126,9 +135,9 @@ class Ledger:
         """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
         return 0
 
-    async def other_doubts(self) -> Sequence[Doubt]:
-        """Return the rows that earlier runs left in doubt and that this one did not get."""
-        return ()
+    async def others(self) -> Others:
+        """Return what others have. Called after the board was read, since they continue meanwhile."""
+        return Others()
 
     async def log_probe(self, list_id: str) -> int:
         """Log a probe before it is sent. Return its number, which is negative and no other's in the same ledger."""

@@ -24,8 +24,8 @@ import sqlalchemy as sa
 
 from boardclient._database import Database
 from boardclient.bulk import BulkReport
-from boardclient.bulk._content import IdSet
-from boardclient.bulk._ledger import IN_DOUBT, Doubt, DurableLedger, Probe, RowState
+from boardclient.bulk._content import Content, IdSet
+from boardclient.bulk._ledger import IN_DOUBT, Doubt, DurableLedger, Others, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.distributed._tables import (
     CLOSING,
@@ -35,6 +35,7 @@ from boardclient.distributed._tables import (
     count_of,
     insert_event,
     jobs,
+    load_rows,
     parts,
     probes,
     read_states,
@@ -343,6 +344,10 @@ class Heartbeat:
             self._loop.call_soon_threadsafe(kept.on_drain)
 
 
+def _cards_in(states: dict[int, State]) -> list[str]:
+    return [detail for state, detail in states.values() if state == "done"]
+
+
 class PartLedger(DurableLedger):
     """The ledger of a run of one part. It is owned by the run, which closes it.
 
@@ -370,8 +375,6 @@ class PartLedger(DurableLedger):
         """The rows of the input, with their numbers in the job."""
         self.owners: dict[int, int] = {}
         """The parts of those rows that are another part's. Whether they are sent again is its affair."""
-        self.others: Sequence[Doubt] = ()
-        """Rows that other workers are sending."""
         self.may_send = lease.is_held
         self.report: Callable[[], BulkReport] = BulkReport
         """The run's report so far."""
@@ -436,13 +439,33 @@ class PartLedger(DurableLedger):
         return set(islice(filter(condition, await self._confirmed()), most))
 
     async def _confirmed(self) -> list[str]:
+        return _cards_in(await self._read_states())
+
+    async def _read_states(self) -> dict[int, State]:
+        """Return what became of the rows of the job by now."""
         async with self._writing:  # what is being written is neither pending nor in the database
             states = await read_states(self._database, self._lease.job)
-        return [detail for state, detail in {**states, **self._pending}.values() if state == "done"]
+        return {**states, **self._pending}
 
-    async def other_doubts(self) -> Sequence[Doubt]:
-        """Return the rows that other workers are sending."""
-        return self.others
+    async def others(self) -> Others:
+        """Return the rows in doubt that are not this run's, and all cards that rows have by now."""
+        states, own = await self._read_states(), {seq for seq, _ in self.entries}
+        doubts = {seq for seq, (state, _) in states.items() if state in IN_DOUBT} - own
+        return Others(await self._doubts(doubts), {*_cards_in(states)})
+
+    async def _doubts(self, numbers: set[int]) -> list[Doubt]:
+        if not numbers:
+            return []
+        of_job = parts.c.job == self._lease.job
+        found = await self._database.read(sa.select(parts.c.part, parts.c.first, parts.c.size).where(of_job))
+        some = [one.part for one in found if not numbers.isdisjoint(range(one.first + 1, one.first + one.size + 1))]
+        columns = parts.c.part, parts.c.first, parts.c.rows
+        return [
+            Doubt(seq, Content.of(draft, None))
+            for part in await self._database.read(sa.select(*columns).where(of_job, parts.c.part.in_(some)))
+            for seq, draft in load_rows(self._lease.job, part)
+            if seq in numbers
+        ]
 
     async def log_probe(self, list_id: str) -> int:
         """Log a probe before it is sent. Return its number."""

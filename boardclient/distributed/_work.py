@@ -24,8 +24,7 @@ from boardclient._database import Database, checked_location
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import moment_in
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult
-from boardclient.bulk._content import Content
-from boardclient.bulk._ledger import IN_DOUBT, Doubt
+from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
@@ -459,37 +458,34 @@ class _Task:
         looks for the failed rows of one part, which its worker holds, and does nothing else.
         """
         database, job = self.database, self.job
-        columns = parts.c.part, parts.c.first, parts.c.rows, parts.c.state, jobs.c.options
-        wanted = (parts.c.job == job.name) & ((parts.c.part == CLOSING) | (parts.c.in_doubt > 0) | (parts.c.failed > 0))
-        wanted &= jobs.c.job == parts.c.job
+        of_run: sa.ColumnElement[bool]
+        if looks_at is None:
+            has_some = (parts.c.state == "done") & (parts.c.failed + parts.c.in_doubt > 0)
+            of_run, sought = (parts.c.part == CLOSING) | has_some, {"failed", *IN_DOUBT}
+        else:
+            of_run, sought = parts.c.part == looks_at, {"failed"}
+        columns = parts.c.part, parts.c.first, parts.c.rows, jobs.c.options
+        wanted = sa.select(*columns).join_from(parts, jobs, parts.c.job == jobs.c.job).where(parts.c.job == job.name, of_run)
         entries: list[tuple[int, CardDraft]] = []
         owners: dict[int, int] = {}
-        others: list[Doubt] = []
         has_doubts = False
-        found = await database.read(sa.select(*columns).where(wanted).order_by(parts.c.first))
+        found = await database.read(wanted.order_by(parts.c.first))
         states = await read_states(database, job.name)  # after the parts: a row of one that is done is no longer being sent
         for part in found:
             for seq, draft in load_rows(job.name, part):
                 state = states.get(seq, ("",))[0]
-                is_in_doubt, has_failed = state in IN_DOUBT, state == "failed"
-                if looks_at is None:
-                    is_of_run = part.part == CLOSING or (part.state == "done" and (is_in_doubt or has_failed))
-                else:
-                    is_of_run = part.part == looks_at and has_failed
-                if is_of_run:
+                if part.part == CLOSING or state in sought:
                     entries.append((seq, draft))
                     owners[seq] = part.part
-                    has_doubts = has_doubts or is_in_doubt
-                elif is_in_doubt:
-                    others.append(Doubt(seq, Content.of(draft, None)))
+                    has_doubts = has_doubts or state in IN_DOUBT
         new = [seq for seq in held.numbers if seq not in states]
         kept = {*new[_AT_ONCE:]} if has_doubts else set()
         ledger = self.ledger(held, [entry for entry in entries if entry[0] not in kept], states)
-        ledger.owners, ledger.others = owners, others
+        ledger.owners = owners
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
         options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": self.options.probe}
-        of_run, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)
-        return not kept and held.is_returned, of_run
+        report, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)
+        return not kept and held.is_returned, report
 
     def ledger(self, held: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]) -> PartLedger:
         bound = self.bound

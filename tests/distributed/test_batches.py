@@ -13,10 +13,10 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import attrs
@@ -54,6 +54,9 @@ from boardclient.distributed import (
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
+from boardclient.testing.faults import Stage
+
+T = TypeVar("T")
 
 
 @attrs.define
@@ -923,6 +926,64 @@ async def test_a_job_that_is_drained_before_refused_rows_are_looked_for(world: W
     assert counts(await again) == (0, 2, 1, 0)
     assert world.sent == 3
     await asyncio.wait({reconciling})
+
+
+@attrs.frozen
+class Gate:
+    """A fault: calls wait until it is open."""
+
+    is_open: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    async def play(self, stage: Stage) -> None:
+        await self.is_open.wait()
+        await stage.reply_answer()
+
+
+async def in_reading(world: World, work: Coroutine[Any, Any, T]) -> tuple[asyncio.Future[T], asyncio.Event]:
+    """Begin some work. Return it once it reads the cards, with what lets it continue."""
+    gate, reads = Gate(), len(world.service.calls_of("boards.cards"))
+    world.service.faults.add(gate, "boards.cards", times=1)
+    working = asyncio.ensure_future(work)
+    await until(lambda: len(world.service.calls_of("boards.cards")) > reads, working)
+    return working, gate.is_open
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_the_card_that_another_worker_creates_is_no_refused_row_s(world: World, is_recorded: bool) -> None:
+    """Equal rows come in two batches, and one of them was refused. Without markers nothing else tells them apart."""
+    job, rows = await world.open(marker=False), world.drafts(2)
+    world.service.faults.add(faults.status(400), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    again, go_on = await in_reading(world, world.deliver(job, "a", rows))
+    if not is_recorded:
+        world.service.faults.add(faults.hang(commit=True), "cards.create", call=3)
+    other = asyncio.ensure_future(world.deliver(job, "b", rows, concurrency=1))
+    await until(lambda: other.done() if is_recorded else world.sent == 3, other)
+    go_on.set()
+    assert counts(await again) == ((1, 1, 0, 0) if is_recorded else (0, 1, 0, 1))
+    other.cancel()
+    await asyncio.wait({other})
+    assert counts(await reconcile(job, session=world.session, probe=True)) == (4, 0, 0, 0)
+    assert await world.names() == {"card 0": 2, "card 1": 2}
+
+
+@pytest.mark.parametrize("marker", [True, False])
+async def test_the_audit_leaves_out_what_other_workers_create(world: World, marker: bool) -> None:
+    """Whether the ledger has their cards by now or not, they are neither second cards nor those of others."""
+    job = await world.open(marker=marker)
+    world.service.faults.add(faults.status(400), "cards.create", call=1)
+    assert (await world.deliver(job, "a", world.drafts(2), concurrency=1)).failed == 1
+    reconciling, go_on = await in_reading(world, reconcile(job, session=world.session))
+    await world.deliver(job, "b", world.drafts(2, "recorded"))
+    world.service.faults.add(faults.hang(commit=True), "cards.create", call=5)
+    other = asyncio.ensure_future(world.deliver(job, "c", world.drafts(2, "sent"), concurrency=1))
+    await until(lambda: world.sent == 5, other)
+    go_on.set()
+    audit = (await reconciling).audit
+    assert audit is not None
+    assert (audit.duplicated, audit.unexpected, audit.is_wrong) == ((), (), False)
+    other.cancel()
+    await asyncio.wait({other})
 
 
 async def test_a_refused_row_of_a_part_is_looked_for_before_it_is_sent_again(world: World) -> None:

@@ -70,7 +70,8 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     await first.record_resembling({})
     assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
     assert "c0" in await first.confirmed()
-    assert (await first.other_doubts(), first.is_new) == ((), False)
+    doubts, cards = await first.others()
+    assert (doubts, "c0" in cards, first.is_new) == ([], True, False)
     await first.aclose()
 
     second = await opened(database, await held(database))

@@ -17,7 +17,7 @@ from boardclient import _wire
 from boardclient._guards import wait_to_end
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
 from boardclient.bulk._journal._journal_rows import BASELINE, DONE, JournalRows, Outcome, storable
-from boardclient.bulk._ledger import Doubt, DurableLedger, Probe, RowState
+from boardclient.bulk._ledger import DurableLedger, Others, Probe, RowState
 from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
@@ -171,8 +171,8 @@ class JournalLedger(DurableLedger):
 
         return await self._do(count)
 
-    async def other_doubts(self) -> Sequence[Doubt]:
-        return () if self._file.run == 1 else await self._do(self._file.doubts)
+    async def others(self) -> Others:
+        return Others(() if self._file.run == 1 else await self._do(self._file.doubts))
 
     async def log_probe(self, list_id: str) -> int:
         return await self._do(self._file.log_probe, list_id)

@@ -103,10 +103,13 @@ class RowMarkers:
         """Return the marker of a row without case, "" if rows have none."""
         return (self.of(row) or "").casefold()
 
-    def know(self, seqs: Iterable[int]) -> None:
-        """Note that cards may show the secret markers of rows that are not in the input, by their numbers."""
-        for seq in seqs if self.are_secret else ():
-            self._made.add(secret_marker(self._secret, seq))
+    def know(self, doubts: Iterable[Doubt]) -> None:
+        """Note that cards may show the secret markers of rows that are not in the input."""
+        for marker in self._of_doubts(doubts):
+            self._made.add(marker)
+
+    def _of_doubts(self, doubts: Iterable[Doubt]) -> set[str]:
+        return {secret_marker(self._secret, doubt.seq) for doubt in doubts} if self.are_secret else set()
 
     def description(self, row: Row) -> str | None:
         """Return the description to send for a row, with its marker if there is one. It raises what `of` raises."""
@@ -131,6 +134,10 @@ class RowMarkers:
     def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
         """Return the ids of the cards that show the marker of one of these rows."""
         return self._cards_with(self.of_all(rows), cards)
+
+    def cards_of_doubts(self, doubts: Iterable[Doubt], cards: Iterable[Card]) -> set[str]:
+        """Return the ids of the cards that show the marker of one of these rows, which are not in the input."""
+        return self._cards_with(self._of_doubts(doubts), cards)
 
     def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
         if not self.are_used:

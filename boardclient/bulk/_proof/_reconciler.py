@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from boardclient._responses import add_words, ends_run
 from boardclient.bulk._content import EqualCards, digest, markers, normal
-from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Event, Row
 from boardclient.bulk._proof._board import Listing, Missing, RunBoard
 from boardclient.bulk._proof._probes import Probes
@@ -83,6 +83,8 @@ class Reconciler:
         """The identifiers of the cards that their errors name."""
         self._known_whole: set[str] = set()
         """The lists whose cards before the first row are all known, since a later listing was longer than the first."""
+        self._others: Sequence[Doubt] = ()
+        """The rows in doubt that are not this run's."""
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
         self.unaccounted: dict[str, int] = {}
@@ -150,6 +152,10 @@ class Reconciler:
         recycling, probes = self._recycling([*rows, *self._unknown, *marked]), self.probes.there
         listing = await self._board.read_listing({*self._samples.ids, *probes}, recycling, probes)
         self.probes.recognise(listing)
+        if listing.unaccounted:
+            self._others, cards = await self._ledger.others()
+            self.markers.know(self._others)
+            listing.unaccounted = [card for card in listing.unaccounted if card.id not in cards]
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
@@ -275,15 +281,13 @@ class Reconciler:
         the row, or was named by its response, that is not clear.
         """
         rows = [*doubted, *refused]
-        others = await self._ledger.other_doubts() if listing.unaccounted else ()
-        self.markers.know(doubt.seq for doubt in others)
         evidence = Evidence(self._samples, listing, self.markers, self.probes.there.items())
         trusted = listing.recycled if self.markers.are_secret else ()
         marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
         claims = {row: self._claim(row) for row in rows if row not in marked}
-        earlier = [Claim(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in others]
+        others = [Claim(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in self._others]
         free = EqualCards(marked.without(listing.unaccounted) if listing.has_baseline else [], evidence.fields)
-        equal = find_equal([*claims.values(), *earlier], free, self.unaccounted)
+        equal = find_equal([*claims.values(), *others], free, self.unaccounted)
         known = self._known_cards(rows, claims, {*doubted}, listing, evidence)
         self._disbelieve(equal, known, listing, missing, evidence)
         return marked | equal, evidence
@@ -380,8 +384,9 @@ class Reconciler:
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         findings = await self._judge_refused(refused, doubted, listing, missing)
         found = {finding.card.id for finding in findings if finding.card is not None}
+        owned = found | self._others_own(listing)
         recycled = (card for card in listing.recycled if card.id in self._named)
-        others = [card for card in chain(listing.unaccounted, recycled) if card.id not in found]
+        others = [card for card in chain(listing.unaccounted, recycled) if card.id not in owned]
         second = self._second_cards(others, listing)
         lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
         duplicated = [card for card in others if card.id in second]
@@ -422,6 +427,12 @@ class Reconciler:
             copied |= self.appearances.sent_like(others) - self._named
         second = self.markers.cards_of_rows(others) | equal_to(row for _, row in self._samples) | copied
         return second - equal_to(self._unknown) - self.markers.cards_of(self._unknown, others)
+
+    def _others_own(self, listing: Listing) -> set[str]:
+        """Return the identifiers of the cards that may be those of rows in doubt which are not this run's."""
+        equal = EqualCards(listing.unaccounted, Evidence(self._samples, listing, self.markers).fields)
+        marked = self.markers.cards_of_doubts(self._others, listing.unaccounted)
+        return marked | {card.id for doubt in self._others for card in equal.to(doubt.content)}
 
 
 def _is_copy(card: Card, draft: CardDraft, copies: Mapping[str, int]) -> bool:
