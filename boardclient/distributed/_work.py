@@ -580,7 +580,7 @@ class _Task:
         task = attrs.evolve(self, options=attrs.evolve(self.options, patience=0.0))
         for (part,) in await self.database.read(wanted):
             with contextlib.suppress(HeldElsewhereError):
-                await task.hold(part, task.run_part)
+                await task.hold(part, self.run_part)
 
 
 @attrs.define

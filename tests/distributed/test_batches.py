@@ -243,6 +243,27 @@ async def test_reconciling_completes_what_a_worker_has_left(world: World) -> Non
     assert counts(await world.deliver(job, "a", rows)) == (0, 30, 0, 0)
 
 
+async def test_reconciling_completes_what_a_worker_has_left_while_another_one_reconciles(world: World) -> None:
+    """It waits for the other to look for rows that were refused."""
+    job = await world.open()
+    await world.deliver(job, "a", world.drafts(1, "other"))
+    first, go_on = await in_reading(world, reconcile(job, session=world.session))
+    world.service.faults.add(faults.status(400), "cards.create", call=2)
+    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
+    with pytest.raises(BoardClientError):
+        await world.deliver(job, "b", world.drafts(3), concurrency=1)
+    world.service.faults.clear()
+    second = asyncio.ensure_future(reconcile(job, session=world.session))
+
+    async def is_taken() -> bool:
+        return "held" in [part.state for part in await status(job) if part.key == "b"]
+
+    await until(is_taken, second)
+    go_on.set()
+    assert counts(await second) == (4, 0, 0, 0)
+    await first
+
+
 async def test_what_stays_unknown_is_in_the_report_of_reconciling(world: World) -> None:
     """With its row, and it is sent once it was proven absent."""
     job = await world.open()
