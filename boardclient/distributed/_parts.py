@@ -65,6 +65,8 @@ is_free: Final = parts.c.lease_until < Database.clock
 class LeaseLostError(JournalError):
     """Another worker may have the part now. Nothing more is sent or recorded."""
 
+    part: int | None = None
+
 
 class HeldElsewhereError(JournalError):
     """Another worker has the part for longer than the call may wait."""
@@ -136,7 +138,9 @@ class PartLease:
             raise self._lost()
 
     def _lost(self) -> LeaseLostError:
-        return LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
+        error = LeaseLostError(f"the lease of part {self.part} has ended: another worker takes over, or this one again")
+        error.part = self.part
+        return error
 
     def renew(self, connection: sa.Connection, **changes: Any) -> None:
         """Renew the lease within a transaction, and change other columns of the part. Those that count are added to.

@@ -373,9 +373,9 @@ class _Task:
                 since = None
                 try:
                     return await self.work_on(held, work)
-                except LeaseLostError:  # another worker may have it now, or this one takes it again
+                except LeaseLostError as lost:  # another worker may have it now, or this one takes it again
                     losses += 1
-                    if losses == _MOST_LOSSES:
+                    if losses == _MOST_LOSSES or lost.part != part:
                         raise
             elif (rest := await self.rest(part, condition)) is None:
                 return None
@@ -414,7 +414,7 @@ class _Task:
         Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused. Return
         None if the job was drained before every row had a result.
         """
-        if held.failed and not await self.look(held.part):
+        if held.failed and not await self.look(held):
             return None
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = load_rows(self.job.name, held)
@@ -436,13 +436,14 @@ class _Task:
             if is_complete:
                 return of_run
 
-    async def look(self, part: int) -> bool:
+    async def look(self, held: PartLease) -> bool:
         """Look on the board for the cards of the rows of a part that have failed. Return False if the job is drained.
 
         Raises:
+            LeaseLostError: the part was lost meanwhile.
             BoardClientError: the board can't be read.
         """
-        closed = await self.hold(CLOSING, partial(self.close, looks_at=part), condition=_any)
+        closed = await self.hold(CLOSING, partial(self.close, looks_at=held), condition=_any)
         if closed is None:
             return False
         is_complete, of_run = closed
@@ -450,7 +451,7 @@ class _Task:
             raise of_run.audit_error
         return is_complete
 
-    async def close(self, held: PartLease, *, looks_at: int | None = None) -> tuple[bool, BulkReport]:
+    async def close(self, held: PartLease, *, looks_at: PartLease | None = None) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
         It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for
@@ -463,7 +464,8 @@ class _Task:
             has_some = (parts.c.state == "done") & (parts.c.failed + parts.c.in_doubt > 0)
             of_run, sought = (parts.c.part == CLOSING) | has_some, {"failed", *IN_DOUBT}
         else:
-            of_run, sought = parts.c.part == looks_at, {"failed"}
+            looks_at.check()  # another worker that has the part records what it finds by itself
+            of_run, sought = parts.c.part == looks_at.part, {"failed"}
         columns = parts.c.part, parts.c.first, parts.c.rows, jobs.c.options
         wanted = sa.select(*columns).join_from(parts, jobs, parts.c.job == jobs.c.job).where(parts.c.job == job.name, of_run)
         entries: list[tuple[int, CardDraft]] = []

@@ -988,6 +988,36 @@ async def test_the_card_that_another_worker_creates_is_no_refused_row_s(world: W
     assert await world.names() == {"card 0": 2, "card 1": 2}
 
 
+async def test_a_worker_that_was_suspended_while_it_looks_for_rows_leaves_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has taken them, and sends them: each row counts once."""
+    job, rows = await world.open(), world.drafts(2)
+    world.service.faults.add(faults.status(400), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).failed == 1
+    suspended, go_on = await in_reading(world, world.deliver(job, "a", rows, lease=600.0, patience=0.0))
+    now = part_ledgers._now
+    monkeypatch.setattr(part_ledgers, "_now", lambda: now() + 1000.0)
+    async with contextlib.aclosing(Database(world.ledger)) as database:
+        ended = sa.text("UPDATE boardclient_parts SET lease_until = 0")
+        await database.change(lambda connection: connection.execute(ended))
+    lists, before = Gate(), len(world.service.calls_of("boards.lists"))
+    world.service.faults.add(lists, "boards.lists", call=before + 2)
+    other = asyncio.ensure_future(world.deliver(job, "a", rows, lease=600.0))
+    await until(lambda: len(world.service.calls_of("boards.lists")) == before + 2, other)
+    cards, reads = Gate(), len(world.service.calls_of("boards.cards"))
+    world.service.faults.add(cards, "boards.cards", times=1)
+    go_on.set()
+    await until(lambda: suspended.done() or len(world.service.calls_of("boards.cards")) > reads)
+    lists.is_open.set()
+    assert counts(await other) == (1, 1, 0, 0)
+    cards.is_open.set()
+    await asyncio.wait({suspended})
+    assert [(part.done, part.failed, part.in_doubt) for part in await status(job) if part.part == 0] == [(2, 0, 0)]
+    with pytest.raises(JournalError, match="another worker has part 0"):
+        suspended.result()
+
+
 @pytest.mark.parametrize("marker", [True, False])
 async def test_the_audit_leaves_out_what_other_workers_create(world: World, marker: bool) -> None:
     """Whether the ledger has their cards by now or not, they are neither second cards nor those of others."""
