@@ -1224,8 +1224,11 @@ async def test_batches_that_are_delivered_by_workers_which_are_killed(world: Wor
 
 
 @pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
-async def test_batches_whose_database_restarts_while_they_are_delivered_and_settled(world: World, postgresql: Any) -> None:
+async def test_batches_whose_database_restarts_while_they_are_delivered_and_settled(
+    world: World, postgresql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No row is lost and none has two cards. Workers without a ledger make more cards than rows."""
+    monkeypatch.setattr("boardclient._database._PATIENCE_SECONDS", SECONDS)  # a restart on a busy machine may take long
     engine = Campaign(world, keys=12, rows=8)
     world.service.latency = 0.01
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])
