@@ -160,17 +160,17 @@ class RowMarkers:
             group.rows.append(row)
             group.names.add(normal(row.draft.name))
         named = {row.named for row in rows}
-        claims = [_MarkerClaim.of(card, shown, marked) for card in cards if (shown := markers(card.desc) & marked.keys())]
+        showing = [_MarkedCard.of(card, shown, marked) for card in cards if (shown := markers(card.desc) & marked.keys())]
         # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
-        for claim in sorted(claims, key=lambda claim: (claim.card.id not in named, not claim.has_name)):
-            for marker in claim.markers:
-                marked[marker].add(claim, is_proof=len(claim.markers) == 1 and (claim.has_name or self.are_secret))
+        for one in sorted(showing, key=lambda one: (one.card.id not in named, not one.has_name)):
+            for marker in one.markers:
+                marked[marker].add(one.card, is_proof=len(one.markers) == 1 and (one.has_name or self.are_secret))
         for group in marked.values():
             group.decide(matches)
         return matches
 
 
-class _MarkerClaim(NamedTuple):
+class _MarkedCard(NamedTuple):
     """A card that shows markers of rows, and those of them by which it may be a row's."""
 
     card: Card
@@ -179,7 +179,7 @@ class _MarkerClaim(NamedTuple):
     """Whether it has the name of such a row."""
 
     @classmethod
-    def of(cls, card: Card, shown: set[str], marked: Mapping[str, _MarkedRows]) -> _MarkerClaim:
+    def of(cls, card: Card, shown: set[str], marked: Mapping[str, _MarkedRows]) -> _MarkedCard:
         name = normal(card.name or "")
         own = {marker for marker in shown if name in marked[marker].names}
         return cls(card, own or shown, bool(own))
@@ -195,11 +195,11 @@ class _MarkedRows:
     _shared: list[Card] = attrs.field(factory=list, init=False)
     """Those that may also be another's."""
 
-    def add(self, claim: _MarkerClaim, *, is_proof: bool) -> None:
+    def add(self, card: Card, *, is_proof: bool) -> None:
         if not is_proof:
-            self._shared.append(claim.card)
+            self._shared.append(card)
         elif len(self._own) < len(self.rows):
-            self._own.append(claim.card)
+            self._own.append(card)
 
     def decide(self, matches: Matches) -> None:
         """Give the rows their cards, or say that these may be theirs."""
