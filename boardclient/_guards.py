@@ -52,6 +52,12 @@ class GuardedLimiter:
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
 
+    @property
+    def held_seconds(self) -> float | None:
+        """For how long refusals hold all attempts, None if they do not, or the limiter is no `Pace`."""
+        seconds = guarded("a limiter's held_seconds", getattr, self._limiter, "held_seconds", None)
+        return seconds if isinstance(seconds, float) else None
+
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
         if self._report is not None:
             guarded("a limiter's report", self._report, status, retry_after, seconds)

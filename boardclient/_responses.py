@@ -215,8 +215,7 @@ def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiErr
         excerpt(response),
     ]
     error = meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
-    if asked is not None and meaning.is_overload:
-        error.retry_at = moment_in(asked, now)
+    error.retry_at = retry_at(response.status, response.headers, now)
     return error
 
 
@@ -231,6 +230,12 @@ def excerpt(response: RawResponse) -> str:
 def moment_in(seconds: float, now: float | None = None) -> datetime:
     """Return the date-time in so many seconds, or the end of the calendar if it is later."""
     return datetime.fromtimestamp(min((time.time() if now is None else now) + seconds, _END_OF_CALENDAR), UTC)
+
+
+def retry_at(status: int, headers: Mapping[str, str], now: float) -> datetime | None:
+    """Return from when on a service accepts a request again that it refused or failed. None if it does not say."""
+    asked = retry_after(headers, now) if status_of(status).is_overload else None
+    return None if asked is None else moment_in(asked, now)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

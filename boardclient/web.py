@@ -530,6 +530,7 @@ def _failure_of(error: BoardClientError, effect: Effect, set_cookies: tuple[str,
     """Return the error of a sign-in that ends with this one. Only what is not the user's affair keeps its status."""
     failure = SignInError(f"the sign-in failed: {error}", "failed", set_cookies, effect)
     failure.suggested_status = error.suggested_status if error.suggested_status // 100 == _FAULT else 400
+    failure.retry_at = error.retry_at
     return failure
 
 

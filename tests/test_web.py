@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from random import Random
 from string import ascii_letters
 from typing import Any, Self
@@ -746,6 +747,16 @@ async def test_a_store_that_fails(service: BoardService, session: AsyncSession, 
     error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=browser.begin(sign_in)["state"])
     assert "the token store failed: publish raised OSError" in str(error)
     await refused(browser, sign_in, "failed", code="\udcff", state=browser.begin(sign_in)["state"])
+
+
+async def test_a_service_that_asks_to_wait_says_so_of_the_sign_in(
+    service: BoardService, sign_in: SignIn, browser: Browser
+) -> None:
+    """The user begins again then."""
+    service.faults.add(faults.status(503, {"Retry-After": "3600"}), "token.exchange")
+    error = await refused(browser, sign_in, "failed", 502, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert error.retry_at is not None
+    assert 3500 < (error.retry_at - datetime.now(UTC)).total_seconds() <= 3600
 
 
 @pytest.mark.parametrize("is_configured", [False, True])

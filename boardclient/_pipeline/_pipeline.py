@@ -23,7 +23,7 @@ from boardclient._guards import GuardedLimiter
 from boardclient._operations import Request, outcome_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
-from boardclient._responses import add_words, is_throttling
+from boardclient._responses import add_words, is_throttling, moment_in
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider
@@ -32,6 +32,7 @@ from boardclient.errors import (
     AuthenticationError,
     BoardClientError,
     CredentialError,
+    DeadlineError,
     DecodeError,
     Effect,
     InvalidIdentifierError,
@@ -52,6 +53,8 @@ _WARNINGS: Final = {
 """What errors add, by their effect, if a second request would do more than the first."""
 _HOW: Final = {operations.ADD_CARD.name: ", as board_id= does (docs/mistakes.md)"}
 """How to check, by the operation."""
+_LIMITER: Final = "the limiter"
+"""What a call waits for while it enters one."""
 _AT_ONCE_BYTES: Final = 256 * 2**10
 """The largest body that is read in one step, which takes about a millisecond."""
 
@@ -143,6 +146,10 @@ class Pipeline:
         error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
         error.attempts = context.attempts
         error.repeatable = request.repeatable
+        limiter = context.options.limiter or self._guarded_limiter
+        if limiter is not None and context.waits_for == _LIMITER and isinstance(error, DeadlineError):
+            seconds = limiter.held_seconds
+            error.retry_at = None if seconds is None else moment_in(seconds)
         if not request.repeatable and (warning := _WARNINGS.get(error.effect)) is not None:
             add_words(error, warning + _HOW.get(request.operation.name, " (docs/mistakes.md)"))
         signed_with = context.credentials
@@ -201,7 +208,7 @@ class Pipeline:
             outcome: T | BoardClientError | None = None
             is_sent = False
             self._in_flight.suspend(context)
-            context.waits_for = "the limiter"
+            context.waits_for = _LIMITER
             try:
                 async with limiter:
                     self._in_flight.resume(context)

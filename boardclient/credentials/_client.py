@@ -20,7 +20,7 @@ from boardclient import _wire
 from boardclient._guards import supplied
 from boardclient._operations import check_root
 from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
-from boardclient._responses import Response, add_words, status_of
+from boardclient._responses import Response, add_words, retry_at, status_of
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
@@ -209,6 +209,7 @@ def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: froze
         explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
     why = f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
     error = CredentialError(why, status_of(response.status).effect)
+    error.retry_at = retry_at(response.status, response.headers, time.time())
     # Only a bad code comes from the user's browser. A 400 that does not say why may be that too.
     error.suggested_status = 400 if is_usual and code not in _CLIENT_ERRORS else 502
     return error

@@ -164,7 +164,8 @@ class TokenState:
                 seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
                 self._failures += 1
             self._failure, self._cooling_until = failure, self._clock() + seconds
-            failure.retry_at = moment_in(seconds) if seconds else None
+            ends = [failure.retry_at, moment_in(seconds) if seconds else None]  # the service may have asked for more
+            failure.retry_at = max(filter(None, ends), default=None)
             return seconds
 
     @property

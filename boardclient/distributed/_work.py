@@ -23,7 +23,7 @@ from boardclient import _operations as operations
 from boardclient._database import Database, checked_location
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import moment_in
-from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult
+from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
@@ -267,8 +267,12 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
         settled = await task.settle(condition=_any)
     if settled is None:
         raise task.drained()
-    problems = [result async for result in results_of(job, is_problem=True)]
-    return attrs.evolve(await report_of(job), problems=tuple(problems[:MOST_PROBLEMS]))
+    problems, failure = [result async for result in results_of(job, is_problem=True)], settled.audit_error
+    if failure is not None:
+        for error in [result.error for result in problems if result.error is not None and result.state == "unknown"]:
+            error.retry_at = failure.retry_at
+    found = await report_of(job)
+    return attrs.evolve(found, problems=tuple(problems[:MOST_PROBLEMS]), audit_error=failure or found.audit_error)
 
 
 async def create_once(
@@ -290,9 +294,9 @@ async def create_once(
             worker.opened.add((job.name, options))
         _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
         if result.state == "unknown":  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
-            audit = (await reconcile_by(job, pipeline, probe=probe)).audit
+            failure, found = result.error, await reconcile_by(job, pipeline, probe=probe)
             _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
-            _name_candidates(result.error, audit)
+            _complete(result.error, found, failure)
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         raise result.error
@@ -304,10 +308,13 @@ async def create_once(
     return result.card
 
 
-def _name_candidates(error: BoardClientError | None, audit: BulkAudit | None) -> None:
-    """Name the cards that may be that of a row. The audit is that of the whole job."""
-    if error is not None and audit is not None:
-        error.candidates = tuple(card.id for card in audit.resembling if card.id in str(error))
+def _complete(error: BoardClientError | None, found: BulkReport, failure: BoardClientError | None) -> None:
+    """Name the cards that may be that of a row, by the report of the whole job, and say when to come again."""
+    if error is None:
+        return
+    if found.audit is not None:
+        error.candidates = tuple(card.id for card in found.audit.resembling if card.id in str(error))
+    error.retry_at = (found.audit_error or failure or error).retry_at
 
 
 # --- calls, and what they hold

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -222,8 +223,8 @@ class Problem:
             headers.append(("WWW-Authenticate", "Cookie"))
         if isinstance(reported, ConsentRequired | SignInError) and reported.login_url is not None:
             more["login_url"] = reported.login_url
-        if isinstance(reported, ApiError) and reported.retry_after is not None:
-            headers.append(("Retry-After", str(max(0, math.ceil(reported.retry_after)))))
+        if (seconds := _retry_after(reported)) is not None:
+            headers.append(("Retry-After", str(max(0, math.ceil(seconds)))))
         return cls.made(reported.suggested_status, _detail(reported), headers, **more)
 
     @classmethod
@@ -284,6 +285,15 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(one)
     else:
         yield error
+
+
+def _retry_after(error: BoardClientError) -> float | None:
+    """Return the seconds after which the browser may try again, if they are known and it is not to sign in instead."""
+    if isinstance(error, ApiError) and error.retry_after is not None:
+        return error.retry_after
+    if error.retry_at is None or error.suggested_status // 100 != _FAILURE:
+        return None
+    return error.retry_at.timestamp() - time.time()
 
 
 def _detail(error: BoardClientError) -> str:

@@ -92,6 +92,7 @@ def _answered(tool: Callable[..., Awaitable[Result]], *, can_repeat: bool) -> Ca
                 "effect": error.effect.value,
                 "error": str(error),
                 "candidates": [*error.candidates],
+                "retry_at": error.retry_at and error.retry_at.isoformat(timespec="seconds"),
                 "next_step": _next_step(error, can_repeat=can_repeat),
             }
         except (TypeError, ValueError) as error:  # an argument that can't be sent

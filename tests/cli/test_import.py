@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import unicodedata
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -681,6 +682,22 @@ def test_what_the_board_shows_at_the_end_is_said_and_decides(
     assert line in result.err
     assert message in result.err.splitlines()[-1]
     assert ("audit_error" in summary(result.out)) is (kind == "unread")
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"), [("boards.lists", 503), ("cards.create", 429), ("cards.create", 503), (None, 0)]
+)
+def test_the_result_says_when_the_service_accepts_requests_again(
+    cli, board_service: BoardService, board, csv_file, operation: str | None, status: int
+) -> None:
+    """However the import ended, and also for rows that may exist."""
+    if operation is not None:
+        board_service.faults.add(board_service.faults.status(status, {"Retry-After": "3600"}), operation)
+    result = cli("--timeout", "2", "import", csv_file("name\nA\n"), *into(board), "--settle", "0", "--json")
+    retry_at = summary(result.out).get("retry_at")
+    assert (result.code == 0) is (retry_at is None) is (operation is None)
+    if retry_at is not None:
+        assert 3500 < (datetime.fromisoformat(retry_at) - datetime.now(UTC)).total_seconds() <= 3600
 
 
 def test_a_card_that_people_have_deleted_is_named_until_its_row_is_taken_out(cli, board_service, board, csv_file) -> None:

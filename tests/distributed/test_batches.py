@@ -829,6 +829,23 @@ async def test_a_card_that_can_not_be_proven_absent_is_not_sent_again(world: Wor
     assert (await world.names()) == Counter({"Fix the login": 1})
 
 
+async def test_a_card_that_can_not_be_looked_for_says_when_to_come_again(world: World) -> None:
+    """As the service does. So does the report of the job, with its rows."""
+    world.service.faults.add(faults.drop(), "cards.create", call=1)
+    with pytest.raises(BoardClientError):
+        await world.create("Fix the login", "t1")
+    world.service.faults.add(faults.status(503, {"Retry-After": "3600"}), "boards.cards")
+    with pytest.raises(BoardClientError) as caught:
+        await world.create("Fix the login", "t1")
+    session = world.session.with_options(limiter=Pace())  # the shared one still waits
+    found = await reconcile(await world.open(), session=session)
+    assert found.audit_error is not None
+    assert found.problems[0].error is not None
+    for error in (caught.value, found.audit_error, found.problems[0].error):
+        assert 3500 < seconds_until(error) <= 3600
+    assert world.sent == 1
+
+
 async def test_the_error_of_a_card_that_may_exist_names_the_candidates(world: World) -> None:
     """A person has removed the description with the marker before the board is read."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)

@@ -204,6 +204,7 @@ async def test_an_error_says_what_to_do_next(
     assert result.is_error
     told = answer(result)
     assert (told["effect"], words in told["next_step"]) == (effect, True), told
+    assert (told.get("retry_at") is not None) is (words == "after 20")
     assert_no_secrets(told, secrets=[service.key, service.token])
 
 

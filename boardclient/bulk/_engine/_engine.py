@@ -301,7 +301,9 @@ class Engine:
                 why = f"{CREATE}: it was refused, and is not sent again while the board can't be read: {error.message}"
                 findings = []
                 for row in rows:
-                    self._lives.happen(row, "unsendable", error=BoardClientError(why))
+                    unread = BoardClientError(why)
+                    unread.retry_at = error.retry_at
+                    self._lives.happen(row, "unsendable", error=unread)
             self._begin_phase("creating")
         for finding in findings:
             if finding.event == "refusal stands":

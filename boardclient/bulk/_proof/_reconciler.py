@@ -125,7 +125,7 @@ class Reconciler:
         except BoardClientError as error:
             if ends_run(error):
                 raise
-            return await self.give_up(rows, f"the board could not be read: {error.message}")
+            return await self.give_up(rows, f"the board could not be read: {error.message}", error)
         return await self._judge(rows, refused, listing, missing)
 
     async def check(self, refused: Sequence[Row], doubted: Sequence[Row]) -> list[RowFinding]:
@@ -365,12 +365,12 @@ class Reconciler:
         row.absent_from = extent if row.absent_from is None else min(row.absent_from, extent)
         return RowFinding(row, "not listed")
 
-    async def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
-        """Return findings for rows about which nothing can be proven, and why."""
+    async def give_up(self, rows: Sequence[Row], why: str, cause: BoardClientError | None = None) -> list[RowFinding]:
+        """Return findings for rows about which nothing can be proven, and why: in words, and as an error if there is one."""
         self._unknown += rows
         possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
         await self._name_cards({seq: cards for seq, (cards, _) in possible.items()})
-        return [_unknown(row, possible[row.seq][1] if row.seq in possible else why) for row in rows]
+        return [_unknown(row, possible[row.seq][1] if row.seq in possible else why, cause) for row in rows]
 
     # --- the audit
 
@@ -449,17 +449,20 @@ def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
     return f"{some} may be this row's: {'it is' if len(cards) == 1 else 'they are'} no other row's"
 
 
-def _unknown(row: Row, why: str) -> RowFinding:
-    return RowFinding(row, "undecided", error=unknown_error(row, why))
+def _unknown(row: Row, why: str, cause: BoardClientError | None = None) -> RowFinding:
+    return RowFinding(row, "undecided", error=unknown_error(row, why, cause))
 
 
-def unknown_error(row: Row, why: str) -> BoardClientError:
+def unknown_error(row: Row, why: str, cause: BoardClientError | None = None) -> BoardClientError:
     """Return the row's own error, with why it stays unknown. A row that only an earlier run has sent has none."""
     words = f"whether the card exists is not known: {why}"
     if row.error is None or row.is_earlier:
-        return BoardClientError(words, Effect.UNKNOWN)
-    error = copy.copy(row.error)
-    if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
-        error.effect = Effect.UNKNOWN
-    add_words(error, words)
+        error = BoardClientError(words, Effect.UNKNOWN)
+    else:
+        error = copy.copy(row.error)
+        if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
+            error.effect = Effect.UNKNOWN
+        add_words(error, words)
+    if cause is not None:
+        error.retry_at = cause.retry_at
     return error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from boardclient.cli._app import Command, Group, parameters_of
 from boardclient.cli._commands._import_options import ImportOptions
+
+if TYPE_CHECKING:
+    from boardclient.cli._running import Client
 
 commands = Group("import")
 
@@ -82,10 +85,18 @@ def import_(**given: Any) -> None:
     from boardclient.cli._running import run_with_session
 
     chosen = ImportOptions(**given)
+
+    async def work(client: Client) -> None:
+        try:
+            await import_file(client, file, chosen)
+        except BaseException as error:
+            chosen.note_error(error)
+            raise
+
     try:
         chosen.check()
         with copied(chosen.file) as file:
-            run_with_session(lambda client: import_file(client, file, chosen), board=chosen.board)
+            run_with_session(work, board=chosen.board)
     except BaseException:
         show_nothing_sent(chosen)
         raise

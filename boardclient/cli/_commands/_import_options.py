@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "rate", "requests", "rejected", "rows", "audit")
-"""The fields of the result. `audit_error` joins them if the board could not be read at the end, and `probes` if some stay."""
+"""The fields of the result. `audit_error` joins them if the board could not be read at the end, `probes` if some stay, and
+`retry_at` if the service has said when it accepts requests again."""
 
 
 def _renamed(value: str) -> tuple[str, str]:
@@ -86,9 +87,15 @@ class ImportOptions:
     ledger: str | None = option(metavar="PATH_OR_URL", show_default="FILE.ledger")
     fields: tuple[str, ...] | None = json_option(*RESULT, "preview", "would_create")
     has_begun: bool = False
+    retry_at: datetime | None = None
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
+
+    def note_error(self, error: object) -> None:
+        """Keep when the service accepts requests again, if an error says so."""
+        moments = [self.retry_at, getattr(error, "retry_at", None)]
+        self.retry_at = max(filter(None, moments), default=None)
 
     def check(self) -> None:
         """Check that the options fit together, and name the files that the run keeps beside its input.

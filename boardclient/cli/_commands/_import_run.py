@@ -7,6 +7,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -73,7 +74,7 @@ class _Sized:
 def show_nothing_sent(options: ImportOptions) -> None:
     """Print the counts with `--json`, of an import that has ended before its run began."""
     if options.fields is not None and not options.preview and not options.has_begun:
-        show("", _values(BulkReport(), None, []), options.fields)
+        show("", _values(BulkReport(), None, [], options.retry_at), options.fields)
 
 
 @attrs.define
@@ -102,6 +103,7 @@ class ImportRun:
             with self._view:
                 await self._follow()
         except BaseException as error:
+            self.options.note_error(error)
             if self.options.fields is not None or not isinstance(error, UsageError):
                 self._print_end(self._report)
             raise
@@ -196,6 +198,7 @@ class ImportRun:
         if result.error is not None:
             color, place = ("yellow", f"row {row} ({key_name(key)})") if result.state == "unknown" else ("red", f"row {row}")
             error = in_words(result.error)
+            self.options.note_error(result.error)
             note(f"{place}: {result.state}: {error}", fg=color)  # rich puts it above the bar
             self._failed.append({"row": row, "key": key, "state": result.state, "error": error})
 
@@ -232,7 +235,8 @@ class ImportRun:
             note(f"the board could not be read at the end: {in_words(report.audit_error)}", fg="red")
         for probe in report.probes:
             note(f"probe: the temporary card {probe.name!r} ({probe.id}) is still on the board: delete it by hand", fg="yellow")
-        values = _values(report, self._not_reached(report), self._failed)
+        self.options.note_error(report.audit_error)
+        values = _values(report, self._not_reached(report), self._failed, self.options.retry_at)
         if self.options.fields is not None:
             show("", values, self.options.fields)
             return
@@ -247,12 +251,15 @@ class ImportRun:
         return {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
 
 
-def _values(report: BulkReport, not_reached: int | None, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def _values(
+    report: BulkReport, not_reached: int | None, rows: Sequence[Mapping[str, object]], retry_at: datetime | None
+) -> dict[str, object]:
     """Return the result for JSON. `rows` are those without a card."""
     values = {name: getattr(report, name) for name in (*STATES, "seconds", "rate", "requests", "rejected")}
     audit = report.audit and {one.name: _named(getattr(report.audit, one.name)) for one in attrs.fields(BulkAudit)}
     error = report.audit_error and in_words(report.audit_error)
     left = {"audit": audit, "audit_error": error, "probes": _named(report.probes)}
+    left["retry_at"] = retry_at and retry_at.isoformat(timespec="seconds")
     return {**values, "not_reached": not_reached, "rows": rows, **{name: value for name, value in left.items() if value}}
 
 
