@@ -196,10 +196,17 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     Raises:
         JournalError: the ledger can't be read.
     """
+    async with contextlib.aclosing(_results(job, is_problem=is_problem)) as found:
+        async for result, _ in found:
+            yield result
+
+
+async def _results(job: Job, *, is_problem: bool) -> AsyncGenerator[tuple[CardResult, str | None], None]:
+    """Yield what became of each row, and the key of its batch if the row is alone in it."""
     async with contextlib.aclosing(Database(check_job(job).ledger, is_known=True)) as database:
         states = await read_states(database, job.name)
         before = await read_states(database, job.name, until=job.since)
-        columns, after = (parts.c.part, parts.c.first, parts.c.size, parts.c.rows), -1
+        columns, after = (parts.c.part, parts.c.first, parts.c.size, parts.c.rows, parts.c.key), -1
         wanted = (parts.c.job == job.name) & ((parts.c.failed + parts.c.in_doubt if is_problem else parts.c.size) > 0)
         while page := await database.read(
             sa.select(*columns).where(wanted, parts.c.first > after).order_by(parts.c.first).limit(1)
@@ -208,7 +215,8 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
             after = part.first
             for seq, draft in load_rows(job.name, part):
                 if seq in states and not (is_problem and states[seq][0] == "done"):
-                    yield result_of(seq - 1, draft, states[seq], is_earlier=before.get(seq, ("",))[0] == "done")
+                    is_earlier = before.get(seq, ("",))[0] == "done"
+                    yield result_of(seq - 1, draft, states[seq], is_earlier=is_earlier), _key_of_row(part)
 
 
 def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -> CardResult:
@@ -221,12 +229,20 @@ def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -
     return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 
 
+def _key_of_row(part: Any) -> str | None:
+    key: str | None = part.key if part.size == 1 else None
+    return key
+
+
 # --- rows that a person settles, since nothing proves whether their cards exist
 
 
 @takes_location
 async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> list[UnknownRow]:
     """Return the rows of a job whose cards may exist. A ledger knows no candidates: the detail of a row names similar cards.
+
+    The key of a row is its reference. Without one it is the key of its batch, such as that of `cards.create(reference=)`, if the
+    row is alone in it, and otherwise its position in the job.
 
     Args:
         ledger: The job, or its ledger.
@@ -237,11 +253,11 @@ async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None
     """
     async with of_ledger(ledger, name) as (database, names):
         job = Job(ledger=database.where, name=_only(names), board_id="")
-    return [_unknown(result) async for result in results(job, is_problem=True) if result.state == "unknown"]
+    return [_unknown(*found) async for found in _results(job, is_problem=True) if found[0].state == "unknown"]
 
 
-def _unknown(result: CardResult) -> UnknownRow:
-    key = result.index if result.draft.reference is None else result.draft.reference
+def _unknown(result: CardResult, key_of_batch: str | None) -> UnknownRow:
+    key = next((one for one in (result.draft.reference, key_of_batch) if one is not None), result.index)
     content, detail = Content.of(result.draft, None), str(result.error)
     row = JournalRow(seq=result.index + 1, key=key, content=content, marker="", run=0, state="unknown", detail=detail)
     return UnknownRow(row=row)
@@ -263,7 +279,8 @@ async def resolve(
 
     Args:
         ledger: The job, or its ledger.
-        row: The row's reference, or its position in the job, from 0, as results have it.
+        row: The row's reference, the key of its batch if it is alone in it, such as the reference of `cards.create`, or its
+            position in the job, from 0, as results have it.
         card_id: The identifier of its card.
         absent: True if there is no card.
         name: The name of the job, if the ledger has several.
@@ -273,7 +290,7 @@ async def resolve(
 
     Raises:
         JournalError: the ledger can't be used, a worker is settling its rows, it has no such row in doubt, or the card is another
-            row's. Or several rows have the reference: name one by its position.
+            row's. Or several rows have the reference or the key: name one by its position.
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
@@ -312,19 +329,22 @@ async def _found(database: Database, job: str, row: int | str, states: dict[int,
     """Return the number and the part of a row that was sent, and that no worker is sending.
 
     Raises:
-        JournalError: there is none, or several have the reference, such as rows of different batches.
+        JournalError: there is none, or several have the reference or the key, such as rows of different batches.
     """
     is_idle = is_free | (parts.c.part == CLOSING)
-    wanted = sa.select(parts.c.part, parts.c.first, parts.c.rows, is_idle.label("is_idle")).where(parts.c.job == job)
+    columns = parts.c.part, parts.c.first, parts.c.size, parts.c.rows, parts.c.key
+    wanted = sa.select(*columns, is_idle.label("is_idle")).where(parts.c.job == job)
     found = [
         (seq, part)
         for part in await database.read(wanted.order_by(parts.c.first))
         for seq, draft in load_rows(job, part)
-        if seq in states and row == (draft.reference if isinstance(row, str) else seq - 1)
+        if seq in states and row in ((draft.reference, _key_of_row(part)) if isinstance(row, str) else (seq - 1,))
     ]
     if len(found) > 1:
         positions = ", ".join(str(seq - 1) for seq, _ in found)
-        raise JournalError(f"{len(found)} rows of {job!r} have the reference {row!r}: name one by its position ({positions})")
+        raise JournalError(
+            f"{len(found)} rows of {job!r} have the reference or key {row!r}: name one by its position ({positions})"
+        )
     idle = [(seq, part.part) for seq, part in found if part.is_idle]
     if not idle:
         raise JournalError(f"the job {job!r} has no row {row!r} that was sent, or a worker is sending it")

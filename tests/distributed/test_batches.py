@@ -672,20 +672,49 @@ async def test_a_reference_of_several_rows_settles_none(world: World) -> None:
     world.service.faults.add(faults.drop(commit=True), "cards.create")
     for key in ("a", "b"):
         assert (await world.deliver(job, key, world.drafts(2, key))).unknown == 2
-    with pytest.raises(JournalError, match=r"2 rows of .* have the reference 'r1': name one by its position \(1, 3\)"):
+    with pytest.raises(JournalError, match=r"2 rows of .* have the reference or key 'r1': name one by its position \(1, 3\)"):
         await resolve(job, "r1", absent=True)
     cards = {card.name: card.id for card in await world.session.boards.cards(world.board_id)}
     assert await resolve(job, 3, card_id=cards["b 1"])
     assert [row.row.seq - 1 for row in await unknown_rows(job)] == [0, 1, 2]
 
 
+async def test_the_card_of_a_reference_is_settled_by_that_reference(world: World) -> None:
+    """It is the key of a batch of one row."""
+    world.service.faults.add(faults.drop(), "cards.create", call=1)
+    with pytest.raises(BoardClientError):
+        await world.create("Fix the login", "ticket-4711")
+    (unknown,) = await unknown_rows(world.ledger)
+    assert unknown.row.key == "ticket-4711"
+    assert await resolve(world.ledger, "ticket-4711", absent=True)
+    card = await world.create("Fix the login", "ticket-4711")
+    assert not await resolve(world.ledger, "ticket-4711", card_id=card.id)
+    assert (await world.names(), world.sent) == (Counter({"Fix the login": 1}), 2)
+
+
+async def test_a_key_names_a_row_only_if_it_is_clear_which(world: World) -> None:
+    """Not one of several rows, nor one whose reference another row has as its key."""
+    job = await world.open()
+    world.service.faults.add(faults.drop(), "cards.create")
+    rows = [CardDraft(f"card {n}", world.list_id) for n in range(3)]
+    for key, batch in {"pair": rows[:2], "r0": rows[2:], "single": world.drafts(1, "other")}.items():
+        assert (await world.deliver(job, key, batch)).unknown == len(batch)
+    assert [found.row.key for found in await unknown_rows(job)] == [0, 1, "r0", "r0"]
+    with pytest.raises(JournalError, match="has no row 'pair' that was sent"):
+        await resolve(job, "pair", absent=True)
+    with pytest.raises(JournalError, match=r"2 rows of .* have the reference or key 'r0': name one by its position \(2, 3\)"):
+        await resolve(job, "r0", absent=True)
+    assert await resolve(job, "single", absent=True)
+
+
 async def test_the_command_line_settles_rows_of_a_ledger(world: World) -> None:
-    """It shows those that are unknown, and takes their reference or their position."""
+    """It shows those that are unknown, and takes their reference, the key of their batch or their position."""
     job = await world.open()
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
-    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=(2, 3))
     rows = [CardDraft("card 0", world.list_id, reference="r0"), CardDraft("card 1", world.list_id)]
     assert (await world.deliver(job, "a", rows, concurrency=1)).unknown == 2
+    assert (await world.deliver(job, "ticket-2", [CardDraft("card 2", world.list_id)])).unknown == 1
     (card,) = await world.session.boards.cards(world.board_id)
 
     async def said(*words: str) -> str:
@@ -695,12 +724,13 @@ async def test_the_command_line_settles_rows_of_a_ledger(world: World) -> None:
         return ended.stdout
 
     shown = json.loads(await said("--json"))
-    assert [(row["row"], row["name"]) for row in shown] == [("r0", "card 0"), (1, "card 1")]
+    assert [(row["row"], row["name"]) for row in shown] == [("r0", "card 0"), (1, "card 1"), ("ticket-2", "card 2")]
     assert f"has the card {card.id}" in await said("r0", "--card", card.id)
     assert f"was settled before: it has the card {card.id}" in await said("r0", "--card", card.id)
-    assert "has no card: the next import sends it" in await said("1", "--absent")
-    assert counts(await reconcile(job, session=world.session)) == (2, 0, 0, 0)
-    assert world.sent == 3
+    for row in ("1", "ticket-2"):
+        assert "has no card: the next import sends it" in await said(row, "--absent")
+    assert counts(await reconcile(job, session=world.session)) == (3, 0, 0, 0)
+    assert world.sent == 5
 
 
 # --- patience

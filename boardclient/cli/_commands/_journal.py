@@ -240,13 +240,16 @@ async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, j
 async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | None = _job) -> None:
     """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
 
-    A ledger suggests no cards: the reason of a row names those that may be its own.
+    A row is named by its reference, or without one by the key of its batch if it is alone in it, as the card of card create
+    --reference is, and otherwise by its position. A ledger suggests no cards: the reason of a row names those that may be
+    its own.
 
     \b
     Examples:
       boardclient ledger resolve --ledger cards.csv.ledger
       boardclient ledger resolve --ledger cards.csv.ledger r-17 --card CARD_ID
       boardclient ledger resolve --ledger cards.csv.ledger 5 --absent
+      boardclient ledger resolve --ledger cards.ledger ticket-4711 --absent
     """
     from boardclient.distributed import resolve, unknown_rows
 
