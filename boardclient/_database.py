@@ -97,6 +97,11 @@ class _Step:
         self.is_done = True
 
 
+_IN_WAL: Final = sa.text("PRAGMA journal_mode = WAL")
+"""Lets nobody wait for a reader, also in later connections: https://www.sqlite.org/wal.html. What only looks at a file does
+not set it: the file may be another program's."""
+
+
 class _Files:
     """The files that this process uses. A fork waits for the steps that run, and finds no connection open.
 
@@ -278,6 +283,7 @@ class Database:
                 pass
             except OSError as error:
                 raise JournalError(f"the ledger {self.where} can't be created ({error.strerror}): choose another place") from None
+            await self.read(_IN_WAL)
 
         def make(connection: sa.Connection) -> None:
             if not self.is_file:  # two creations at once would meet in the catalogue
@@ -329,7 +335,7 @@ class Database:
 
     def _configure(self, connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
-        for pragma in (f"synchronous = {self._synchronous}", "journal_mode = WAL", "busy_timeout = 30000"):
+        for pragma in (f"synchronous = {self._synchronous}", "busy_timeout = 30000"):
             connection.execute(f"PRAGMA {pragma}")
 
 
@@ -348,7 +354,7 @@ def _may_pass(error: DBAPIError) -> bool:
 def _remedy(failure: str) -> str:
     if "prepared statement" in failure:
         return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
-    if "unable to open" in failure:
+    if "unable to open" in failure or "readonly" in failure:
         return "check the path and its permissions"
     if formats.name in failure:  # there is no such table
         return "this is no ledger"

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,20 @@ from waiting import SECONDS
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
 from boardclient._database import Database
-from boardclient.distributed import Job, SqlTokenStore, import_batch, import_part, open_job, plan, report, results, status
+from boardclient.distributed import (
+    Job,
+    SqlTokenStore,
+    drain,
+    import_batch,
+    import_part,
+    open_job,
+    plan,
+    report,
+    resolve,
+    results,
+    status,
+    unknown_rows,
+)
 from boardclient.testing import BoardService
 
 Pooler = Callable[[str], AbstractContextManager[str]]
@@ -217,6 +231,38 @@ async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         await database.change(lambda _: fail(ZeroDivisionError()))
     await database.aclose()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_the_file_of_another_program_stays_as_it_is(tmp_path: Path, is_empty: bool) -> None:
+    """What looks at a ledger, or settles a row of it, changes no file that is none, and makes none beside it."""
+    path = tmp_path / "notes.db"
+    path.touch()
+    if not is_empty:
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE notes (text)")
+    before = path.read_bytes()
+    for look in (status, report, unknown_rows, drain, partial(resolve, row="r", absent=True)):
+        with pytest.raises(JournalError, match="this is no ledger"):
+            await look(path)
+    assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
+
+
+async def test_a_ledger_that_can_only_be_read_is_shown_and_not_changed(world: World, tmp_path: Path) -> None:
+    """Running again would not help: the error says what to check."""
+    job = await plan(world.drafts(1), world.board_id, tmp_path / "ledger")
+
+    def forbid(connection: Any, _: object) -> None:  # root may write to any file
+        connection.execute("PRAGMA query_only = ON")
+
+    sa.event.listen(sa.Engine, "connect", forbid)
+    try:
+        assert len(await status(job)) == 1
+        for change in (drain(job), resolve(job, 0, absent=True)):
+            with pytest.raises(JournalError, match=r"readonly database\): check the path and its permissions"):
+                await change
+    finally:
+        sa.event.remove(sa.Engine, "connect", forbid)
 
 
 async def test_a_database_of_something_else_is_called_no_ledger(world: World, tmp_path: Path) -> None:
