@@ -130,15 +130,16 @@ async def test_a_call_that_waited_for_a_pace_says_how_long_that_holds(
     """Refusals of other calls hold it. Of limiters that do not say so, the end is not known."""
 
     class Held:
+        def __init__(self) -> None:
+            self.held_seconds = held_seconds
+
         async def __aenter__(self) -> None:
             loop_clock.advance(30)
             await asyncio.Event().wait()
 
         async def __aexit__(self, *error: object) -> None: ...
 
-    limiter = Held()
-    limiter.held_seconds = held_seconds  # type: ignore[attr-defined]
-    async with board_service.session(limiter=limiter, timeout=30) as session:
+    async with board_service.session(limiter=Held(), timeout=30) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.members.me()
     if held_seconds == 90.0:

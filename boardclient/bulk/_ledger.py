@@ -40,7 +40,7 @@ class Probe(NamedTuple):
 
 
 class Others(NamedTuple):
-    """What others than a run have by now."""
+    """What other runs and workers have recorded by now."""
 
     doubts: Sequence[Doubt] = ()
     """The rows that other workers are sending, or that earlier runs left in doubt and this one did not get."""

@@ -79,6 +79,14 @@ class World:
         async with asyncio.timeout(SECONDS):
             return await import_batch(job, key, rows, session=self.session, **options)
 
+    async def interrupt(self, job: Job, key: str, rows: Sequence[CardDraft], *, sent: int) -> None:
+        """End a delivery after some of its rows."""
+        first = self.sent + sent + 1
+        self.service.faults.add(faults.status(401), "cards.create", call=range(first, first + len(rows)))
+        with pytest.raises(BoardClientError):
+            await self.deliver(job, key, rows, concurrency=1)
+        self.service.faults.clear()
+
     async def names(self) -> Counter[str | None]:
         return Counter(card.name for card in await self.session.boards.cards(self.board_id))
 
@@ -229,10 +237,7 @@ async def test_a_batch_whose_worker_was_killed_is_in_doubt_until_its_card_is_fou
 async def test_reconciling_completes_what_a_worker_has_left(world: World) -> None:
     """Also rows that it had not sent, and any number of times."""
     job, rows = await world.open(), world.drafts(30)
-    world.service.faults.add(faults.status(401), "cards.create", call=range(10, 100))
-    with pytest.raises(BoardClientError):
-        await world.deliver(job, "a", rows, concurrency=1)
-    world.service.faults.clear()
+    await world.interrupt(job, "a", rows, sent=9)
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=12)
     for _ in range(2):
         found = await reconcile(job, session=world.session)
@@ -249,10 +254,7 @@ async def test_reconciling_completes_what_a_worker_has_left_while_another_one_re
     await world.deliver(job, "a", world.drafts(1, "other"))
     first, go_on = await in_reading(world, reconcile(job, session=world.session))
     world.service.faults.add(faults.status(400), "cards.create", call=2)
-    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
-    with pytest.raises(BoardClientError):
-        await world.deliver(job, "b", world.drafts(3), concurrency=1)
-    world.service.faults.clear()
+    await world.interrupt(job, "b", world.drafts(3), sent=1)
     second = asyncio.ensure_future(reconcile(job, session=world.session))
 
     async def is_taken() -> bool:
@@ -327,10 +329,7 @@ async def test_a_drained_job_takes_no_batch(world: World) -> None:
 async def test_a_batch_that_was_interrupted_waits_while_its_job_is_drained(world: World) -> None:
     """It is resumed when the job is open again."""
     job, rows = await world.open(), world.drafts(6)
-    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
-    with pytest.raises(BoardClientError):
-        await world.deliver(job, "a", rows, concurrency=1)
-    world.service.faults.clear()
+    await world.interrupt(job, "a", rows, sent=2)
     await drain(job)
     with pytest.raises(JournalError, match="is drained: open_job or plan opens it again"):
         await world.deliver(job, "a", rows)
@@ -373,10 +372,7 @@ async def test_failed_rows_are_not_sent_if_the_job_is_drained_while_they_are_loo
 async def test_a_batch_whose_job_is_drained_before_it_is_run_sends_nothing(world: World) -> None:
     """Its worker has taken it, and waits for the database."""
     job, rows = await world.open(), world.drafts(6)
-    world.service.faults.add(faults.status(401), "cards.create", call=range(3, 9))
-    with pytest.raises(BoardClientError):
-        await world.deliver(job, "a", rows, concurrency=1)
-    world.service.faults.clear()
+    await world.interrupt(job, "a", rows, sent=2)
     async with contextlib.AsyncExitStack() as stack:
         other = await asyncpg.connect(world.ledger)
         stack.push_async_callback(other.close)
