@@ -11,14 +11,14 @@ from boardclient._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from boardclient._pace import Pace as Pace
-    from boardclient._responses import Response as Response
+    from boardclient._interface._responses import Response as Response
     from boardclient.bulk import BulkReport as BulkReport, BulkRun as BulkRun, CardResult as CardResult
     from boardclient.credentials import (
         CredentialProvider as CredentialProvider,
         Credentials as Credentials,
         StaticCredentials as StaticCredentials,
     )
-    from boardclient.credentials._client import AuthorizationRequest as AuthorizationRequest
+    from boardclient.credentials._token_exchange import AuthorizationRequest as AuthorizationRequest
     from boardclient.credentials._file_store import FileTokenStore as FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials as OAuthCredentials
     from boardclient.credentials._stores import (
@@ -69,10 +69,10 @@ else:
         __name__,
         {
             "_pace": ("Pace",),
-            "_responses": ("Response",),
+            "_interface._responses": ("Response",),
             "bulk": ("BulkReport", "BulkRun", "CardResult"),
             "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
-            "credentials._client": ("AuthorizationRequest",),
+            "credentials._token_exchange": ("AuthorizationRequest",),
             "credentials._file_store": ("FileTokenStore",),
             "credentials._oauth": ("OAuthCredentials",),
             "credentials._stores": (

@@ -34,7 +34,7 @@ Pos: TypeAlias = Position | Literal["top", "bottom"] | str | float  # noqa: PYI0
 class _Model:
     """The base class of all models and of drafts: their forms for JSON and pydantic."""
 
-    __slots__ = ("__weakref__",)  # a slot of the model's own would keep `_wire` from making its instances faster
+    __slots__ = ("__weakref__",)  # a slot of the model's own would keep `_fields` from making its instances faster
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the fields by name, as values that JSON can express.

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from boardclient import _operations as operations
-from boardclient._operations import Parameters, extended
+from boardclient._interface import _operations as operations
+from boardclient._interface._operations import Parameters, extended
+from boardclient._interface._responses import add_words
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import add_words
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Pos, check_card
 

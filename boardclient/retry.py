@@ -27,7 +27,7 @@ from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception,
 from tenacity.stop import stop_all, stop_any, stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from boardclient._responses import add_words, is_throttling, status_of
+from boardclient._interface._responses import add_words, is_throttling, status_of
 from boardclient.errors import ApiError, BoardClientError, Effect, TransportError
 
 __all__ = ["budget", "default", "wait_retry_after", "when_safe", "when_status"]

@@ -16,11 +16,11 @@ import attrs
 from boardclient import retry as _retry
 from boardclient._activities import observers_of
 from boardclient._environment import optional, required
-from boardclient._operations import Parameter, build_request
+from boardclient._interface._operations import Parameter, build_request
+from boardclient._interface._responses import Response
 from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._redaction import takes_secrets
-from boardclient._responses import Response
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import Settings
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
@@ -197,7 +197,7 @@ class AsyncSession:
             ValueError: the service is not known, the profiles can't be read, or an option can't be used.
             CredentialError: nobody is signed in to it, or the token can't be read.
         """
-        from boardclient._profiles import for_session  # for those who use it
+        from boardclient.credentials._profiles import for_session  # for those who use it
 
         base_url, credentials = for_session(name)
         return cls(credentials, base_url, **options)

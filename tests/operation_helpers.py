@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from boardclient import _operations as ops
+from boardclient._interface import _operations as ops
 from boardclient._transport._values import RawResponse
 from boardclient.errors import DecodeError, Effect
 from boardclient.models import Position

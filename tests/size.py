@@ -19,7 +19,7 @@ import coverage
 from code_base import circles, code_lines, imported_modules, imports, modules, part_of
 
 _TESTS = Path(__file__).parent
-_APART = {"testing", "_pytest_plugin", "integrations", "web", "distributed", "_database"}
+_APART = {"testing", "_pytest_plugin", "integrations", "web", "distributed", "store"}
 _OF_WORKERS = {"boardclient._pace._shared"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from boardclient import _wire
+from boardclient._interface import _fields
 from boardclient.errors import DecodeError
 from boardclient.models import Board, BoardList, BoardPrefs, Card
 
@@ -28,32 +28,32 @@ def body(value: object) -> bytes:
 
 def test_documented_responses_fill_the_models() -> None:
     """The responses that the document shows give every field under its Python name, and nothing is left over."""
-    board = _wire.created_board(body(BOARD))
+    board = _fields.created_board(body(BOARD))
     prefs = BoardPrefs("private", "disabled", "members", "members", True, False, "blue", False)
     assert board == Board("b1", "Plan", "https://b.example/b1", prefs)
     assert board.prefs is not None
     assert (board.extra, board.prefs.extra) == ({}, {})
-    made = _wire.created_list(body(LIST))
+    made = _fields.created_list(body(LIST))
     assert (made, made.extra) == (BoardList("l1", "To Do", "b1", "top", False, False), {})
-    card = _wire.created_card(body(CARD))
+    card = _fields.created_card(body(CARD))
     assert (card, card.extra) == (Card("c1", "Write", "", "https://b.example/c1"), {})
 
 
 def test_undocumented_fields_stay_under_their_wire_names() -> None:
     """What the document does not show is kept as it came, nulls and an `extra` of the service's own included."""
     more = {"limits": {"a": [1, None]}, "extra": "theirs", "board_id": 3, "shortUrl": None}
-    board = _wire.created_board(body({**BOARD, **more, "prefs": {**PREFS, **more}}))
+    board = _fields.created_board(body({**BOARD, **more, "prefs": {**PREFS, **more}}))
     assert board.extra == more
     assert board.prefs is not None
     assert board.prefs.extra == more
-    assert _wire.member(body({"id": "m1", **more})).extra == more
+    assert _fields.member(body({"id": "m1", **more})).extra == more
 
 
 EVERY_CARD = [
-    _wire.created_card,
-    _wire.card,
-    lambda raw: _wire.cards(b"[" + raw + b"]")[0],
-    lambda raw: _wire.changed_card("c1", raw),
+    _fields.created_card,
+    _fields.card,
+    lambda raw: _fields.cards(b"[" + raw + b"]")[0],
+    lambda raw: _fields.changed_card("c1", raw),
 ]
 
 
@@ -87,7 +87,7 @@ def test_a_due_date_without_an_offset_stays_in_extra(read: Callable[[bytes], Car
     assert card.extra == {"due": wire, "pos": False, "idList": 9}
 
 
-@pytest.mark.parametrize("read", [_wire.card, lambda raw: _wire.cards(b"[" + raw + b"]")])
+@pytest.mark.parametrize("read", [_fields.card, lambda raw: _fields.cards(b"[" + raw + b"]")])
 def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any]) -> None:
     """Broken text is an error even where only `extra` would show it."""
     read('{"id":"c1","name":"n","x":"\u00e9"}'.encode())
@@ -97,10 +97,10 @@ def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any
 
 def test_what_fits_of_a_change_is_used() -> None:
     """What fits of the response to a change fills the model, and what does not stays in `extra`, a strange id included."""
-    card = _wire.changed_card("c1", body({"id": "C1", "name": "n", "desc": 4, "idList": "l2", "more": [1]}))
+    card = _fields.changed_card("c1", body({"id": "C1", "name": "n", "desc": 4, "idList": "l2", "more": [1]}))
     assert card == Card("C1", "n", list_id="l2")
     assert card.extra == {"desc": 4, "more": [1]}
-    archived = _wire.changed_list("l1", body({"id": 17, "closed": True, "pos": 3}))
+    archived = _fields.changed_list("l1", body({"id": 17, "closed": True, "pos": 3}))
     assert archived == BoardList("l1", pos=3, closed=True)
     assert archived.extra == {"id": 17}
 
@@ -109,5 +109,5 @@ def test_what_fits_of_a_change_is_used() -> None:
 def test_what_json_lacks_is_a_value_error(value: object) -> None:
     """What can't be expressed in JSON is a ValueError that repeats nothing of the value."""
     with pytest.raises(ValueError, match=r"^the value can't be sent as JSON \(\w+\)$") as caught:
-        _wire.encode(value)
+        _fields.encode(value)
     assert caught.value.__context__ is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from operation_helpers import DUE, ENCODED, TEXT
 
 from boardclient import CardDraft, Position
-from boardclient import _operations as ops
+from boardclient._interface import _operations as ops
 
 
 @pytest.mark.parametrize(("operation", "identifier", "values", "line", "body"), ENCODED)

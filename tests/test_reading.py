@@ -14,7 +14,8 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from boardclient import DecodeError, _wire
+from boardclient import DecodeError
+from boardclient._interface import _fields
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
 # --- a plain decoder to compare with
@@ -110,7 +111,7 @@ def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
 
 def quickly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
     try:
-        values = [value for values in _wire._slices(model, body) for value in values]
+        values = [value for values in _fields._slices(model, body) for value in values]
     except DecodeError as error:
         return error.path if error.__context__ is None else "an error with another behind it"
     return [(value, value.extra) for value in values]
@@ -172,7 +173,7 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 1, 1, Card)
 def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elements: int, model: type) -> None:
     """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
-    with mock.patch.multiple(_wire, _PART_BYTES=part, _SLICE_ELEMENTS=elements):
+    with mock.patch.multiple(_fields, _PART_BYTES=part, _SLICE_ELEMENTS=elements):
         read = quickly(model, body)
     expected = plainly(model, body)
     assert read == expected
@@ -184,7 +185,7 @@ def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elem
 def structured(converter: Any, model: type, form: object) -> Any:
     try:
         return converter.structure(form, model)
-    except _wire._Misfit as misfit:
+    except _fields._Misfit as misfit:
         return misfit.path
 
 
@@ -206,7 +207,7 @@ OBJECTS = st.dictionaries(
 @example([{"id": "b", "prefs": {}}, {"id": "b", "prefs": {"voting": 1}}, {"id": "b", "prefs": [1]}], Board, True)
 def test_what_was_read_before_does_not_matter(values: list[Any], model: type, strict: bool) -> None:
     """Each object reads as it does field by field, from its bytes as from a dict."""
-    converter = _wire._converter(strict=strict)
+    converter = _fields._converter(strict=strict)
     for value in [*values, *values]:
         expected = one_by_one(model, value, strict=strict)
         for form in (value, msgspec.json.encode(value)):

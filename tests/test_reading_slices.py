@@ -13,8 +13,9 @@ import pytest
 from reading_helpers import board
 from virtual_loop import Clock
 
-from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _wire
-from boardclient import _operations as ops
+from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials
+from boardclient._interface import _fields
+from boardclient._interface import _operations as ops
 from boardclient._transport._values import RawResponse
 from boardclient.models import Card
 
@@ -23,8 +24,8 @@ IDS = [f"c{number}" for number in range(1000)]
 
 def parts_of(body: bytes, part_bytes: int = 16 * 2**10) -> list[list[str]]:
     """Return the identifiers of the cards of each part that is read in one step."""
-    with mock.patch.object(_wire, "_PART_BYTES", part_bytes):
-        return [[card.id for card in models] or [*elements] for models, elements in _wire._parts(Card, body)]  # type: ignore[misc]  # -- not cards
+    with mock.patch.object(_fields, "_PART_BYTES", part_bytes):
+        return [[card.id for card in models] or [*elements] for models, elements in _fields._parts(Card, body)]  # type: ignore[misc]  # -- not cards
 
 
 def in_order(parts: list[list[str]]) -> list[str]:
@@ -43,13 +44,13 @@ def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
     """The first element of an array without objects is named."""
     body = b"[" + b",".join([b"1"] * 100_000) + b"]"
     with pytest.raises(DecodeError) as caught:
-        _wire.cards(body)
+        _fields.cards(body)
     assert caught.value.path == "[0]"
     for broken in (body[:-1], body + b"x", body[:-1] + b",]", body[:-1] + b',"\xff"]'):
         with pytest.raises(DecodeError, match="not JSON"):
-            _wire.cards(broken)
+            _fields.cards(broken)
     with pytest.raises(DecodeError, match=r"at \[0\]"):
-        _wire.cards(body[:-1] + b',"\\ud800"]')
+        _fields.cards(body[:-1] + b',"\\ud800"]')
 
 
 def test_one_odd_escape_leaves_a_board_readable() -> None:
@@ -57,17 +58,17 @@ def test_one_odd_escape_leaves_a_board_readable() -> None:
     body = (
         board(5000).replace(b'"id": "c2500", "name": "n"', b'"id": "c2500", "name": "\\ud83d"').replace(b'"l"', b'"\\ud800"', 9)
     )
-    cards = _wire.cards(body)
+    cards = _fields.cards(body)
     assert [card.id for card in cards] == [f"c{number}" for number in range(5000)]
     assert (cards[2500].name, cards[0].extra["labels"][0]["id"]) == ("\ufffd", "\ufffd")  # type: ignore[index,call-overload]  # -- as sent
 
 
 def test_a_malformed_undocumented_field_is_an_error_in_extra() -> None:
     """Text that the models do not need is looked at when it is asked for, and is an error there."""
-    card = _wire.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
+    card = _fields.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
     assert card.name == "n"
     unreadable = mock.patch.multiple(
-        _wire, _decode=mock.Mock(side_effect=ValueError), _standard=mock.Mock(**{"decode.side_effect": ValueError})
+        _fields, _decode=mock.Mock(side_effect=ValueError), _standard=mock.Mock(**{"decode.side_effect": ValueError})
     )
     with unreadable, pytest.raises(DecodeError):
         card.extra  # noqa: B018 -- reading it is the point
@@ -87,12 +88,12 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
 def test_elements_that_begin_in_other_ways_are_split_together() -> None:
     """Where no boundary is found, msgspec splits the rest, and cards are the same."""
     body = b"[" + b",".join(b'{"%d":1,"id":"c%d","x":"%s"}' % (number, number, b"x" * 90) for number in range(1000)) + b"]"
-    assert [card.id for card in _wire.cards(body)] == IDS
+    assert [card.id for card in _fields.cards(body)] == IDS
     with pytest.raises(DecodeError) as caught:
-        _wire.cards(body[:-1] + b",7]")
+        _fields.cards(body[:-1] + b",7]")
     assert caught.value.path == "[1000]"
     with pytest.raises(DecodeError, match="not JSON"):
-        _wire.cards(body[:-1] + b",]")
+        _fields.cards(body[:-1] + b",]")
 
 
 class Answering:
@@ -158,5 +159,5 @@ def test_no_boundary_is_looked_for_for_ever() -> None:
     """After some candidates within an inner array the rest is split in one step."""
     inner = b",".join(b'"x%d":[{"id":"i","name":"n"},{"id":"j","name":"n"}]' % number for number in range(200))
     body = b'[{"id":"c1","name":"n",' + inner + b'},{"id":"c2","name":"n"}]'
-    with mock.patch.multiple(_wire, _PART_BYTES=64, _CUTS_TRIED=3):
-        assert [card.id for card in _wire.cards(body)] == ["c1", "c2"]
+    with mock.patch.multiple(_fields, _PART_BYTES=64, _CUTS_TRIED=3):
+        assert [card.id for card in _fields.cards(body)] == ["c1", "c2"]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 from operation_helpers import NOW, READS, TEXT, interpret, raw_response
 
-from boardclient import _operations as ops
-from boardclient._responses import Response, ends_run, is_throttling, retry_after, status_of
+from boardclient._interface import _operations as ops
+from boardclient._interface._responses import Response, ends_run, is_throttling, retry_after, status_of
 from boardclient._transport._values import RawResponse
 from boardclient.errors import (
     ApiError,

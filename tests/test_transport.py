@@ -16,7 +16,7 @@ from session_helpers import transport_settings
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._operations import words_of
+from boardclient._interface._operations import words_of
 from boardclient._transport._pool import Pool
 from boardclient._transport._reader import failure_of
 

@@ -10,9 +10,9 @@ from typing import Final, Self
 
 import attrs
 
+from boardclient._interface._responses import status_of
 from boardclient._pace._search import HIGHEST, LOWEST, Evidence, Open, Search
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
-from boardclient._responses import status_of
 from boardclient.errors import Effect
 
 _TICK: Final = 0.02

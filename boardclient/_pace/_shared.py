@@ -25,13 +25,13 @@ import sqlalchemy as sa
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
-from boardclient._database import Database, checked_location, metadata
+from boardclient._interface._responses import status_of
 from boardclient._pace._controller import REST_SECONDS, Controller
 from boardclient._pace._search import Evidence, Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
-from boardclient._responses import status_of
 from boardclient._version import __version__
 from boardclient.errors import JournalError
+from boardclient.store._database import Database, checked_location, metadata
 
 _AHEAD: Final = 0.2
 """How many seconds ahead starts are granted to two processes, longer to more of them. A process asks twice in that time."""

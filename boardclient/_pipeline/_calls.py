@@ -20,8 +20,8 @@ import attrs
 
 from boardclient._activities import Activity
 from boardclient._guards import GuardedLimiter
-from boardclient._operations import Request
-from boardclient._responses import status_of
+from boardclient._interface._operations import Request
+from boardclient._interface._responses import status_of
 from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult, UsedConnection
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError

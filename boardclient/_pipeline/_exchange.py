@@ -13,9 +13,9 @@ import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._fifo import FifoSemaphore
-from boardclient._operations import check_proxy, check_root, check_url, host_of, words_of
+from boardclient._interface._operations import check_proxy, check_root, check_url, host_of, words_of
+from boardclient._interface._responses import Response, response_of, status_of
 from boardclient._pipeline._calls import InFlightCalls
-from boardclient._responses import Response, response_of, status_of
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import FORM_TYPE, SUCCESSES, RawResponse, Settings, TransportResult
 from boardclient.credentials import Credentials

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
 
-from boardclient import _operations as operations
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
 from boardclient._guards import GuardedLimiter
-from boardclient._operations import Request, outcome_of, unreadable
+from boardclient._interface import _operations as operations
+from boardclient._interface._operations import Request, outcome_of, unreadable
+from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
-from boardclient._responses import add_words, is_throttling, moment_in
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import attrs
 
 from boardclient._guards import wait_to_end
+from boardclient._interface._responses import status_of
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import status_of
 from boardclient.bulk._source import open_source
 from boardclient.bulk._waiting import Workers
 from boardclient.errors import ApiError

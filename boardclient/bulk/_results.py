@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import attrs
 
-from boardclient._responses import moment_in, status_of
+from boardclient._interface._responses import moment_in, status_of
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkPhase, BulkProgress, WaitReason
 from boardclient.models import Card, CardDraft, html_table

@@ -16,10 +16,10 @@ from typing import Final, Literal, TypeAlias
 
 from boardclient._fifo import FifoSemaphore
 from boardclient._guards import GuardedLimiter
+from boardclient._interface._responses import ends_run, is_throttling
 from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import ends_run, is_throttling
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 
 HoldReason: TypeAlias = Literal["outage", "consent"]

@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
-from boardclient import _operations as operations
 from boardclient._guards import wait_to_end
+from boardclient._interface import _operations as operations
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import REMOVABLE, Content, shown_fields

@@ -296,7 +296,9 @@ def _zone(value: str) -> tzinfo:
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from boardclient._profiles import Profiles  # which are empty if the file can't be read: the command itself says so
+    from boardclient.credentials._profiles import (
+        Profiles,  # which are empty if the file can't be read: the command itself says so
+    )
 
     found = [text for profile in Profiles.read().by_url.values() for pair in profile.boards.items() for text in pair]
     return [text for text in found if text.startswith(incomplete) and text.isprintable()]

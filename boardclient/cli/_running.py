@@ -14,11 +14,12 @@ import attrs
 import click
 
 import boardclient
-from boardclient import BoardClientError, Effect, _profiles
+from boardclient import BoardClientError, Effect
 from boardclient._environment import proxy_of
-from boardclient._profiles import VARIABLES
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note
+from boardclient.credentials import _profiles
+from boardclient.credentials._profiles import VARIABLES
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"

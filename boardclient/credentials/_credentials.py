@@ -12,11 +12,11 @@ from urllib.parse import quote
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _wire
 from boardclient._guards import guarded, log_failure
-from boardclient._operations import Request
+from boardclient._interface._fields import encode
+from boardclient._interface._operations import Request
+from boardclient._interface._responses import BODY_KEPT_BYTES, Response
 from boardclient._redaction import forms_of, is_free_of, masked, masked_text, takes_secrets
-from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport._values import RawResponse
 from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled
@@ -62,7 +62,7 @@ class Credentials:
         pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
         object.__setattr__(self, "_refused", tuple(one for one in pairs.values() if len(one) >= _SHORTEST_REFUSED))
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
-        object.__setattr__(self, "_fields", _wire.encode(pairs)[:-1] + b",")
+        object.__setattr__(self, "_fields", encode(pairs)[:-1] + b",")
 
     def sign(self, request: Request[Any], credentials_in: CredentialsIn) -> tuple[str, bytes | None]:
         """Return the target and the body of a request with the credentials in one of them. No frame of an error may hold it.

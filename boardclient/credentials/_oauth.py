@@ -19,12 +19,12 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from boardclient._guards import run_in_task
+from boardclient._interface._responses import add_words
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient._responses import add_words
-from boardclient.credentials._client import OAuthClient
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import StoredToken, Token
+from boardclient.credentials._token_exchange import OAuthClient
 from boardclient.errors import ConsentRequired, CredentialError, Effect
 from boardclient.models import check_filled
 

@@ -25,11 +25,11 @@ import attrs
 
 from boardclient._activities import PARENT, Activity, followers
 from boardclient._guards import Overtaken, supplied
+from boardclient._interface._responses import moment_in
 from boardclient._redaction import raises_without_frames, without_frames
-from boardclient._responses import moment_in
-from boardclient.credentials._client import AuthorizationRequest, OAuthClient
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
+from boardclient.credentials._token_exchange import AuthorizationRequest, OAuthClient
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled
 

@@ -22,7 +22,6 @@ from typing import Any, Final, TypeVar
 import attrs
 import sqlalchemy as sa
 
-from boardclient._database import Database
 from boardclient.bulk import BulkReport
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._ledger import IN_DOUBT, Doubt, DurableLedger, Others, Probe, RowState
@@ -42,6 +41,7 @@ from boardclient.distributed._tables import (
 )
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
+from boardclient.store._database import Database
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from typing import IO, Any, Final
 import attrs
 import sqlalchemy as sa
 
-from boardclient._database import Database, checked_location, takes_location
 from boardclient._redaction import takes_secrets
 from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._tables import CLOSING, digest_rows, dump_drafts, events, jobs, parts
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
+from boardclient.store._database import Database, checked_location, takes_location
 
 _PART_ROWS: Final = 5000
 _RESERVED: Final = 8

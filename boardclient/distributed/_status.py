@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 import attrs
 import sqlalchemy as sa
 
-from boardclient._database import Database, checked_location, takes_location
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._ledger import IN_DOUBT
@@ -22,6 +21,7 @@ from boardclient.distributed._plan import Job, check_job
 from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
+from boardclient.store._database import Database, checked_location, takes_location
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 """A job, several, or all of a ledger."""

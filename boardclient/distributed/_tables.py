@@ -13,12 +13,12 @@ from typing import Any, Final
 import attrs
 import sqlalchemy as sa
 
-from boardclient._database import Database, Id, metadata
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._content import digest
 from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
+from boardclient.store._database import Database, Id, metadata
 
 CLOSING: Final = -1
 """The number of the part that is run last: it reconciles what all others left in doubt, and holds the audit."""

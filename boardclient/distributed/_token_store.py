@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from boardclient._database import Database, metadata
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
 from boardclient.errors import CredentialError, JournalError
+from boardclient.store._database import Database, metadata
 
 _tokens: Final = sa.Table(
     "boardclient_tokens",

@@ -19,10 +19,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from boardclient import AsyncSession
-from boardclient import _operations as operations
-from boardclient._database import Database, checked_location
+from boardclient._interface import _operations as operations
+from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import moment_in
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
@@ -61,6 +60,7 @@ from boardclient.distributed._worker import BoundJob, Worker, run_here, worker_f
 from boardclient.errors import BoardClientError, ConsentRequired, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import Card, CardDraft, check_seconds
+from boardclient.store._database import Database, checked_location
 
 R = TypeVar("R")
 

@@ -19,9 +19,8 @@ import attrs
 import sqlalchemy as sa
 
 from boardclient import AsyncSession
-from boardclient import _operations as operations
-from boardclient._database import Database
 from boardclient._environment import optional, required
+from boardclient._interface import _operations as operations
 from boardclient._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import IdSet
@@ -32,6 +31,7 @@ from boardclient.distributed._plan import Job
 from boardclient.distributed._tables import jobs
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import JournalError
+from boardclient.store._database import Database
 
 T = TypeVar("T")
 

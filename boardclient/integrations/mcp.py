@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from boardclient import AsyncSession, Card, Effect, Position, __version__, errors
-from boardclient import _operations as operations
+from boardclient._interface import _operations as operations
 
 Result: TypeAlias = dict[str, Any]
 Field: TypeAlias = Literal["id", "name", "desc", "url", "list_id", "due", "pos"]

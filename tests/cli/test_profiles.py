@@ -79,7 +79,7 @@ def test_a_command_that_is_killed_while_it_writes_leaves_the_file_whole(cli, sig
 
 
 def test_a_lock_that_is_held_for_long_is_named(cli, signed_in, folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr("boardclient._profiles._LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("boardclient.credentials._profiles._LOCK_SECONDS", 0.0)
     holding = "import sqlite3, sys\nc = sqlite3.connect(sys.argv[1])\nc.execute('BEGIN EXCLUSIVE')\nprint(flush=True)\ninput()"
     held = [sys.executable, "-c", holding, str(folder / "profiles.lock")]
     with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -186,7 +186,7 @@ def foreign_keyring(monkeypatch) -> types.ModuleType:
 
 def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, signed_in, board_service, monkeypatch) -> None:
     """It waits for a password that nobody can type. A token in the environment does without it."""
-    monkeypatch.setattr("boardclient._profiles._KEYRING_SECONDS", 0.0)
+    monkeypatch.setattr("boardclient.credentials._profiles._KEYRING_SECONDS", 0.0)
     never = threading.Event()
     foreign_keyring.get_password = lambda service, name: never.wait()
     cli("whoami").fails(4, "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n")

@@ -22,7 +22,6 @@ import sqlalchemy as sa
 from waiting import SECONDS
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
-from boardclient._database import Database
 from boardclient.distributed import (
     Job,
     SqlTokenStore,
@@ -37,6 +36,7 @@ from boardclient.distributed import (
     status,
     unknown_rows,
 )
+from boardclient.store._database import Database
 from boardclient.testing import BoardService
 
 Pooler = Callable[[str], AbstractContextManager[str]]

@@ -17,8 +17,7 @@ import sqlalchemy as sa
 from waiting import SECONDS, until
 
 from boardclient import Card, CardDraft, JournalError
-from boardclient._database import Database
-from boardclient._operations import ADD_CARD
+from boardclient._interface._operations import ADD_CARD
 from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._content import IdSet
@@ -29,6 +28,7 @@ from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger
 from boardclient.distributed._tables import CLOSING, dump_audit, jobs, read_states
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
+from boardclient.store._database import Database
 from boardclient.testing import BoardService
 
 DRAFTS = [CardDraft(f"card {n}", "l1") for n in range(20)]

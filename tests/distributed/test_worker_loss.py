@@ -33,7 +33,6 @@ from boardclient import (
     Token,
     _database,
 )
-from boardclient._database import Database
 from boardclient.credentials import Credentials, Exchange
 from boardclient.distributed import (
     Job,
@@ -53,6 +52,7 @@ from boardclient.distributed import _parts as leases
 from boardclient.distributed import _worker as workers
 from boardclient.distributed._tables import parts
 from boardclient.integrations.dask import DaskRun
+from boardclient.store._database import Database
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:

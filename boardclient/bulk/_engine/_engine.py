@@ -12,8 +12,8 @@ from contextvars import Context
 from typing import Any, Final
 
 from boardclient._guards import wait_to_end
+from boardclient._interface._responses import ends_run
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import ends_run
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
 from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender

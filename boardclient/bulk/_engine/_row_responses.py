@@ -14,8 +14,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 
+from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallOptions, CallWithdrawn
-from boardclient._responses import add_words, is_throttling, moment_in
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import normal
 from boardclient.bulk._engine._places import Lives, Shared

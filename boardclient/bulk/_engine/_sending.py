@@ -8,8 +8,8 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from boardclient import _operations as operations
 from boardclient._guards import GuardedLimiter
+from boardclient._interface import _operations as operations
 from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._engine._row_responses import CREATE, Responses

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Final, Self, TypeVar
 
-from boardclient import _wire
 from boardclient._guards import wait_to_end
+from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
 from boardclient.bulk._journal._journal_rows import BASELINE, DONE, JournalRows, Outcome, storable
 from boardclient.bulk._ledger import DurableLedger, Others, Probe, RowState
@@ -142,7 +142,7 @@ class JournalLedger(DurableLedger):
             self._submit(self._file.record_shown, fields)
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        values = [(seq, _wire.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
+        values = [(seq, _fields.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
         await self._do(self._file.record, self._take_pending(), values)
 
     async def baseline(self) -> IdSet | None:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from boardclient import _wire
+from boardclient._interface import _fields
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._journal._file import FORMAT, JournalFile
 from boardclient.bulk._ledger import Doubt, Probe, RowState
@@ -333,7 +333,7 @@ def content_text(draft: CardDraft) -> str:
     """Return the text that is stored for a draft: its content, and its `pos` if set."""
     content = Content.of(draft)
     values = content if draft.pos is None else (*content, draft.pos)
-    return _wire.encode(values).decode()
+    return _fields.encode(values).decode()
 
 
 def _difference(before: str, now: str) -> str:

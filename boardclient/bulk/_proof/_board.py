@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import attrs
 
-from boardclient import _operations as operations
-from boardclient._operations import Request
+from boardclient._interface import _operations as operations
+from boardclient._interface._operations import Request
+from boardclient._interface._responses import ends_run, is_throttling
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import ends_run, is_throttling
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import FIELDS, IdSet, shown_fields
 from boardclient.bulk._ledger import Ledger

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from boardclient._responses import add_words, ends_run
+from boardclient._interface._responses import add_words, ends_run
 from boardclient.bulk._content import EqualCards, digest, markers, normal
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Event, Row

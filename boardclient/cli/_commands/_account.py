@@ -52,8 +52,8 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
     Args:
         with_token: Read an access token from standard input, such as one of the service's portal.
     """
-    from boardclient._profiles import VARIABLES, changed_profiles
     from boardclient.cli._commands import _sign_in
+    from boardclient.credentials._profiles import VARIABLES, changed_profiles
 
     with changed_profiles():  # a folder that can't be written is named before the user signs in
         pass
@@ -161,8 +161,8 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
     Args:
         command: A program and its arguments.
     """
-    from boardclient._profiles import VARIABLES
     from boardclient.cli._running import handled_by
+    from boardclient.credentials._profiles import VARIABLES
 
     environment = {**os.environ, VARIABLES["token"]: await settings.usable_token(), **settings.variables("base_url", "key")}
     ignored = signal.valid_signals() & {getattr(signal, name, 0) for name in ("SIGPIPE", "SIGXFSZ")}
@@ -204,8 +204,8 @@ async def _checks() -> AsyncIterator[tuple[str, str, str]]:
     from urllib.parse import urlsplit
 
     from boardclient._environment import proxy_of
-    from boardclient._profiles import folder
     from boardclient.cli._running import advice, load
+    from boardclient.credentials._profiles import folder
 
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"

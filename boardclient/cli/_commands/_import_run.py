@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
-from boardclient._profiles import VARIABLES
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli import _file_rows
@@ -33,6 +32,7 @@ from boardclient.cli._output import (
     show,
 )
 from boardclient.cli._running import Client
+from boardclient.credentials._profiles import VARIABLES
 
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun

@@ -297,10 +297,10 @@ async def export(
         date_format: The form of due dates as for strftime, such as %d.%m.%Y.
     """
     from boardclient._environment import reason_of
-    from boardclient._profiles import replace_file
     from boardclient.cli._file_rows import CardFile
     from boardclient.cli._layout import Layout
     from boardclient.cli._names import of_lists
+    from boardclient.credentials._profiles import replace_file
 
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)

@@ -128,7 +128,7 @@ async def mcp(
         settle: How long the service may take to list a card whose response was lost.
     """
     from boardclient._environment import reason_of
-    from boardclient._profiles import folder
+    from boardclient.credentials._profiles import folder
     from boardclient.integrations.mcp import make_server
 
     if ledger is None:

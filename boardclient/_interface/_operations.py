@@ -14,11 +14,11 @@ from urllib.parse import quote, unquote, urlencode
 import attrs
 from yarl import URL
 
-from boardclient import _wire
+from boardclient._interface import _fields
+from boardclient._interface._fields import encode
+from boardclient._interface._responses import Response, api_error, excerpt, response_of
 from boardclient._redaction import CREDENTIAL_NAMES
-from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
-from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import (
     Board,
@@ -150,7 +150,7 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
     """
     # By `find`: `in` takes the number of a byte as well, and trying that first costs a fiftieth of a call.
     body, sent = response.body, request.fields
-    card = _wire.created_card(body)
+    card = _fields.created_card(body)
     if card.list_id is None and (body.find(b'"idList"') < 0 or "idList" not in _fields_of(body)):
         _set_list_id(card, sent["idList"])
     if "due" in sent and card.due is None and (body.find(b'"due"') < 0 or "due" not in _fields_of(body)):
@@ -159,7 +159,7 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
 
 
 def _fields_of(body: bytes) -> Mapping[str, JsonValue]:
-    return cast("Mapping[str, JsonValue]", _wire.decode(body))
+    return cast("Mapping[str, JsonValue]", _fields.decode(body))
 
 
 def _flag(value: object, name: str) -> bool:
@@ -212,11 +212,11 @@ def _closed_fields(*, closed: object) -> dict[str, JsonValue]:
 
 
 CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
-    "boards.create", "POST", "/1/boards", _of_body(_wire.created_board), _board_fields,
+    "boards.create", "POST", "/1/boards", _of_body(_fields.created_board), _board_fields,
     documented=frozenset({"name", "defaultLists", "idOrganization"}),
 )  # fmt: skip
 ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
-    "lists.create", "POST", "/1/lists", _of_body(_wire.created_list), _list_fields,
+    "lists.create", "POST", "/1/lists", _of_body(_fields.created_list), _list_fields,
     documented=frozenset({"name", "idBoard", "pos"}),
 )  # fmt: skip
 ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
@@ -232,21 +232,21 @@ def card_request(name: str, list_id: str, desc: str | None, due: datetime | None
 
 
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_wire.cards),
-    slices=_wire.slices_of_cards, repeatable=True,
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_fields.cards),
+    slices=_fields.slices_of_cards, repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_wire.slices_of_cards), repeatable=True
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_fields.slices_of_cards), repeatable=True
 )
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
-    "boards.lists", "GET", "/1/boards/{board_id}/lists", _of_body(_wire.lists),
-    slices=_wire.slices_of_lists, repeatable=True,
+    "boards.lists", "GET", "/1/boards/{board_id}/lists", _of_body(_fields.lists),
+    slices=_fields.slices_of_lists, repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
-    "cards.get", "GET", "/1/cards/{card_id}", _of_body(_wire.card), repeatable=True
+    "cards.get", "GET", "/1/cards/{card_id}", _of_body(_fields.card), repeatable=True
 )
 MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
-    "cards.move", "PUT", "/1/cards/{card_id}", _of_changed(_wire.changed_card), _place_fields,
+    "cards.move", "PUT", "/1/cards/{card_id}", _of_changed(_fields.changed_card), _place_fields,
     documented=frozenset({"idList"}), repeatable=True, needs_body=False,
 )  # fmt: skip
 ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
@@ -254,14 +254,14 @@ ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
     documented=frozenset({"value"}), needs_body=False,
 )  # fmt: skip
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
-    "lists.archive", "PUT", "/1/lists/{list_id}", _of_changed(_wire.changed_list), _closed_fields,
+    "lists.archive", "PUT", "/1/lists/{list_id}", _of_changed(_fields.changed_list), _closed_fields,
     documented=frozenset({"closed"}), repeatable=True, needs_body=False,
 )  # fmt: skip
 DELETE_CARD: Final[Operation[None]] = Operation(  # 4.10
     "cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True, needs_body=False
 )
 READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
-    "members.me", "GET", "/1/members/me", _of_body(_wire.member), repeatable=True
+    "members.me", "GET", "/1/members/me", _of_body(_fields.member), repeatable=True
 )
 
 

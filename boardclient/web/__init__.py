@@ -21,15 +21,14 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
-from boardclient._cookies import SKEW_SECONDS, Cookies, Flow, SignedAccount, SignInCookies
 from boardclient._environment import optional, required
 from boardclient._guards import Outcome, begin_in_task, result_of, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._client import ParseToken
 from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore, TokenStore
+from boardclient.credentials._token_exchange import ParseToken
 from boardclient.errors import (
     Attempt,
     BoardClientError,
@@ -42,6 +41,7 @@ from boardclient.errors import (
 from boardclient.logs import shown_by_default
 from boardclient.models import Member, check_seconds, check_text
 from boardclient.session import AsyncSession
+from boardclient.web._cookies import SKEW_SECONDS, Cookies, Flow, SignedAccount, SignInCookies
 
 __all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn", "local_address"]
 

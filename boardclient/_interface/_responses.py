@@ -17,7 +17,7 @@ from typing import Final, TypeGuard, TypeVar
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _wire
+from boardclient._interface import _fields
 from boardclient._transport._values import SUCCESSES, RawResponse
 from boardclient.errors import (
     ApiError,
@@ -177,7 +177,7 @@ class Response:
         Raises:
             DecodeError: it is not JSON.
         """
-        return self._read(_wire.decode)
+        return self._read(_fields.decode)
 
     def read(self, model: type[T]) -> T:
         """Return the body as a model or as a list of models.
@@ -189,7 +189,7 @@ class Response:
             DecodeError: the body is no such object or array, or an identifier is missing.
             TypeError: it is another type.
         """
-        return self._read(partial(_wire.read, model))
+        return self._read(partial(_fields.read, model))
 
     def _read(self, reader: Callable[[bytes], T]) -> T:
         try:

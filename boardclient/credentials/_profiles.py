@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import attrs
 
 from boardclient._environment import base_folder, reason_of
-from boardclient._responses import add_words
+from boardclient._interface._responses import add_words
 from boardclient.credentials import CredentialProvider, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import OAuthCredentials

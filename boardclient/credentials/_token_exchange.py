@@ -16,11 +16,11 @@ from urllib.parse import parse_qsl
 
 import attrs
 
-from boardclient import _wire
 from boardclient._guards import supplied
-from boardclient._operations import check_root
+from boardclient._interface import _fields
+from boardclient._interface._operations import check_root
+from boardclient._interface._responses import Response, add_words, retry_at, status_of
 from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
-from boardclient._responses import Response, add_words, retry_at, status_of
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
@@ -146,7 +146,7 @@ async def _token_of(response: Response, parse: ParseToken | None, secrets: froze
     The response may be a JSON object as in RFC 6749 5.1, one with a field `token`, or the same form-encoded, with any content
     type.
     """
-    fields = _fields(response.body)
+    fields = _form_or_object(response.body)
     if not response.is_success:
         raise _refusal(response, fields or {}, secrets)
     # Large services refuse with status 200. A token beside an error counts all the same.
@@ -184,10 +184,10 @@ def _no_token(why: str, cause: BaseException | None = None) -> CredentialError:
     return error
 
 
-def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
+def _form_or_object(body: bytes) -> Mapping[str, JsonValue] | None:
     """Decode a JSON object or a form. None if the body is neither."""
     try:
-        decoded = _wire.decode(body)
+        decoded = _fields.decode(body)
     except DecodeError:
         pass
     else:

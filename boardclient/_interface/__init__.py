@@ -1,0 +1,1 @@
+"""Fields, operations and statuses of the service, without I/O."""

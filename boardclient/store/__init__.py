@@ -1,0 +1,1 @@
+"""Where tokens, paces and what became of rows are kept for several processes."""
