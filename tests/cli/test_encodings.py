@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from import_helpers import into, names
 
 from boardclient import BoardList
-from boardclient.cli._file_rows import Board, FileRow, read
-from boardclient.cli._layout import Layout, Problem, encoding_named, recognise
+from boardclient.cli._files._encodings import encoding_named
+from boardclient.cli._files._layout import Layout, Problem
+from boardclient.cli._files._recognise import recognise
+from boardclient.cli._files._rows import Board, FileRow, read
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 from boardclient.testing import BoardService

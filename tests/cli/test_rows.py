@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import BoardList, Card, CardDraft, Position
-from boardclient.cli._file_rows import Board, CardFile, FileRow, named_boards, parse_due, read
-from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
+from boardclient.cli._files._cards import CardFile
+from boardclient.cli._files._dates import parse_due
+from boardclient.cli._files._layout import Layout, Problem, problem_lines
+from boardclient.cli._files._recognise import recognise
+from boardclient.cli._files._rows import Board, FileRow, named_boards, read
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 

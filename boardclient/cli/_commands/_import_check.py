@@ -20,10 +20,11 @@ from boardclient import AsyncSession, Card, JournalError
 from boardclient._environment import reason_of
 from boardclient.bulk.journal import is_new, read_journal
 from boardclient.bulk.plan import Plan, planned_run
-from boardclient.cli import _file_rows
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._commands._import_run import ImportRun
-from boardclient.cli._layout import Layout, Problem, problem_lines, recognise
+from boardclient.cli._files import _rows
+from boardclient.cli._files._layout import Layout, Problem, problem_lines
+from boardclient.cli._files._recognise import recognise
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
 from boardclient.cli._running import Client, end_by_signal, handled_by
@@ -101,9 +102,9 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     layout = recognise(file, _layout_of(options))
     if layout.difference:
         note(f"the file is read as {layout.difference}")
-    named = [*([None] if options.board else []), *(_file_rows.named_boards(file, layout) if layout.has_places else ())]
+    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
     boards = {name: await _board(client, name) for name in named}
-    rows = partial(_file_rows.read, file, boards, layout)
+    rows = partial(_rows.read, file, boards, layout)
     # unlike Path.exists it does not raise without permission
     journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
     cards = await _cards_before(client.session, {board.board_id for board in boards.values()}, journal, options)
@@ -136,10 +137,10 @@ def _layout_of(options: ImportOptions) -> Layout:
     )
 
 
-async def _board(client: Client, name: str | None) -> _file_rows.Board:
+async def _board(client: Client, name: str | None) -> _rows.Board:
     """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
     board_id = client.board_id(name)
-    return _file_rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
+    return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
 
 
 async def _cards_before(
@@ -166,12 +167,12 @@ class _Checked:
     """The rows of a file that can be imported. `sample` has the first ones that would create cards."""
 
     plan: Plan
-    places: Counter[_file_rows.Place] = attrs.field(factory=Counter)
+    places: Counter[_rows.Place] = attrs.field(factory=Counter)
     equal: list[str] = attrs.field(factory=list)
     """A line for each row that equals a card."""
-    sample: list[_file_rows.FileRow] = attrs.field(factory=list)
+    sample: list[_rows.FileRow] = attrs.field(factory=list)
 
-    async def read(self, rows: _file_rows.Rows) -> None:
+    async def read(self, rows: _rows.Rows) -> None:
         """Read the whole file.
 
         Raises:

@@ -22,7 +22,7 @@ RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "
 
 def _renamed(value: str) -> tuple[str, str]:
     """Return a name in the file, and its column."""
-    from boardclient.cli._layout import IMPORTED
+    from boardclient.cli._files._layout import IMPORTED
 
     column, _, name = value.partition("=")
     if column not in IMPORTED or not name.strip():
@@ -31,7 +31,7 @@ def _renamed(value: str) -> tuple[str, str]:
 
 
 def _encoding(value: str) -> str:
-    from boardclient.cli._layout import encoding_named
+    from boardclient.cli._files._encodings import encoding_named
 
     return encoding_named(value)
 

@@ -15,9 +15,9 @@ import attrs
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
-from boardclient.cli import _file_rows
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._drawing import ProgressView
+from boardclient.cli._files import _rows
 from boardclient.cli._output import (
     CommandError,
     NoCredentialsError,
@@ -82,8 +82,8 @@ class ImportRun:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
 
     client: Client
-    rows: Callable[[], _file_rows.Rows]
-    places: Counter[_file_rows.Place]
+    rows: Callable[[], _rows.Rows]
+    places: Counter[_rows.Place]
     options: ImportOptions
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
@@ -182,11 +182,11 @@ class ImportRun:
     def _show_progress(self, progress: BulkProgress) -> None:
         self._view.update(progress, stopping=bool(self.client.stopping.received))
 
-    def _taken(self) -> Iterator[_file_rows.FileRow]:
+    def _taken(self) -> Iterator[_rows.FileRow]:
         """Yield the rows of the file to the run. Their results are numbered by board and account, and so are their positions."""
         first = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
         positions = dict.fromkeys(self.places, 0)
-        for row in cast("Iterator[_file_rows.FileRow]", self.rows()):  # the check has found no problem
+        for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
             position, reference = positions[row.place], row.draft.reference
             self._under_way[first[row.place] + position] = row.number, position if reference is None else reference
             positions[row.place] += 1

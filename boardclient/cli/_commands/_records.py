@@ -191,7 +191,7 @@ async def card_create(
         reference: What the card is for: the same reference never gets two. It needs --ledger and --board.
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
-    from boardclient.cli._file_rows import parse_due
+    from boardclient.cli._files._dates import parse_due
     from boardclient.events import BulkProgress
 
     if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):
@@ -297,8 +297,8 @@ async def export(
         date_format: The form of due dates as for strftime, such as %d.%m.%Y.
     """
     from boardclient._environment import reason_of
-    from boardclient.cli._file_rows import CardFile
-    from boardclient.cli._layout import Layout
+    from boardclient.cli._files._cards import CardFile
+    from boardclient.cli._files._layout import Layout
     from boardclient.cli._names import of_lists
     from boardclient.credentials._profiles import replace_file
 

@@ -1,0 +1,59 @@
+"""The cards of a board as the file of an export, which an import reads back."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+
+from boardclient import Card
+from boardclient.cli._files._cells import FORMULA, Cells
+from boardclient.cli._files._layout import COLUMNS, Layout, Problem
+from boardclient.cli._files._rows import Board, check
+from boardclient.cli._names import Names
+from boardclient.cli._output import local
+
+
+class CardFile:
+    """The cards of a board that an import reads back unchanged. Owned by an export."""
+
+    def __init__(self, lists: Names, layout: Layout, delimiter: str) -> None:
+        self.number = 0
+        """How many cards were written."""
+        self.shortened = 0
+        """Of how many the date leaves a part out."""
+        self._lists, self._layout = lists, layout
+        self._boards: Mapping[str | None, Board] = {None: Board("", lists)}
+        self._text = io.StringIO(newline="")
+        self._table = csv.writer(self._text, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
+        self._table.writerow(COLUMNS)
+
+    def add(self, card: Card) -> str | None:
+        """Write a card, or return why an import would not read it as the same one."""
+        if card.list_id not in self._lists.names:
+            return "the service does not show which of the board's lists it is in"
+        cells = self._cells(card)
+        for column in ("desc", "due"):  # the names are the same in the service's JSON
+            if column not in cells and card.extra.get(column) is not None:
+                return f"its {column} has a type that can't be written"
+        found = check(0, cells, self._boards, self._layout)[0]
+        if isinstance(found, Problem):
+            return f"its {found.column} {found.message}"
+        self.number += 1
+        self.shortened += found.draft.due != card.due
+        row = [cells.get(column, "") for column in COLUMNS]
+        self._table.writerow([f"'{cell}" if FORMULA.match(cell) else cell for cell in row])
+        return None
+
+    def _cells(self, card: Card) -> Cells:
+        cells = {"name": card.name, "desc": card.desc, "list": self._lists.name_of(card.list_id or ""), "reference": card.id}
+        if card.due is not None:
+            moment, date_format = local(card.due, self._layout.zone), self._layout.date_format
+            cells["due"] = moment.isoformat() if date_format is None else moment.strftime(date_format)
+        if card.pos in ("top", "bottom"):
+            cells["pos"] = str(card.pos)
+        return {column: cell for column, cell in cells.items() if cell is not None}
+
+    @property
+    def text(self) -> str:
+        return self._text.getvalue()

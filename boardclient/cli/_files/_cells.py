@@ -1,0 +1,17 @@
+"""What the formats of files share: the cells of a row, and what stands in cells beside their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+FORMULA = re.compile("'*[=+@\t\r\ufeff-]")
+"""The beginning of a cell that would be taken for a formula, or for the mark of a file, after apostrophes. An export puts one
+before it, and an import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
+JOINED = "so several files were joined"
+MARKED = f"begins with the mark of a file, {JOINED}; take the mark out"
+
+Cells: TypeAlias = Mapping[str, str]
+Record: TypeAlias = tuple[int, Cells, Mapping[str, str]]
+"""The number of a row, its cells by our columns, and the columns as the file names them."""

@@ -1,0 +1,155 @@
+"""The rows of the file of an import, as checked drafts. No network I/O.
+
+They are read lazily. Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row
+is a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import attrs
+
+from boardclient import CardDraft, Position
+from boardclient.cli._files._cells import Cells, Record
+from boardclient.cli._files._csv import csv_records
+from boardclient.cli._files._dates import parse_due
+from boardclient.cli._files._encodings import flaw
+from boardclient.cli._files._jsonl import json_records
+from boardclient.cli._files._layout import Layout, Problem
+from boardclient.cli._names import Names
+from boardclient.cli._output import UsageError, quoted
+
+_VISIBLE = re.compile(r"[^\s\x00-\x1f]")
+"""What a name needs. Files of DOS end with a control character."""
+_ENGINE = "needs --engine dask: there is a job for each board and account"
+_OTHER_DATES = "; --date-format reads other forms, like %d.%m.%Y"
+
+
+Place: TypeAlias = tuple[str, str | None]
+"""The identifier of a board, and the account that creates the cards, None for that of the environment."""
+
+
+@attrs.frozen
+class Board:
+    """A board that rows may name, and its lists."""
+
+    board_id: str
+    lists: Names
+
+
+class FileRow(NamedTuple):
+    """A row's number, the draft that was made from it, and where the card belongs."""
+
+    number: int
+    draft: CardDraft
+    place: Place
+
+
+Rows: TypeAlias = Iterator[FileRow | Problem]
+
+
+def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Rows:
+    """Yield each row of `file`, or its problems, from the start. `boards` are those that rows name; None stands for the others.
+
+    Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
+    iteration ends.
+    """
+    for record in _records(file, layout):
+        if isinstance(record, Problem):
+            yield record
+        else:
+            number, cells, names = record
+            yield from check(number, cells, boards, layout, names)
+
+
+def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
+    """Return what the rows of a file have in the column `board`, each once."""
+    records = (record for record in _records(file, layout) if not isinstance(record, Problem))
+    return {board: None for _, cells, _ in records if (board := cells.get("board")) is not None and not flaw(board)}
+
+
+def _records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
+    return csv_records(file, layout) if layout.form == "csv" else json_records(file, layout)
+
+
+def check(
+    number: int, cells: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
+) -> Sequence[FileRow | Problem]:
+    """Return the row that is made from these cells, or the problem of each of them.
+
+    `names` are the columns as the file names them.
+    """
+    get = cells.get
+    board = boards.get(get("board"))
+    is_placed = layout.has_places or not ("board" in cells or "account" in cells)
+    if board is not None and is_placed and not flaw("".join(cells.values())):  # which is faster than each by itself
+        try:
+            name, due, pos, list_id = [make(get(column), layout, board) for column, make in _MAKERS.items()]
+        except (ValueError, UsageError):
+            pass  # it is said below, with all else that is wrong
+        else:
+            draft = CardDraft(name, list_id, get("desc"), due, pos, get("reference"))
+            return [FileRow(number, draft, (board.board_id, get("account")))]
+    return [*_problems(number, cells, board, layout, names)]
+
+
+def _problems(number: int, cells: Cells, board: Board | None, layout: Layout, names: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with each cell."""
+    flaws = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))}
+    wrong = dict(flaws)
+    if not layout.has_places:
+        wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
+    if "board" in wrong:
+        board = None
+    elif board is None:
+        wrong["board"] = "is missing, and no --board is given"
+    for column, make in _MAKERS.items():
+        try:
+            if column not in wrong:
+                make(cells.get(column), layout, board)
+        except (ValueError, UsageError) as error:
+            wrong[column] = str(error)
+    for column, message in wrong.items():
+        is_hidden = column in {"name", "list"} or column in flaws or column not in cells
+        shown = None if is_hidden else quoted(cells[column])
+        yield Problem(number, names.get(column, column), message, shown)
+
+
+def _name(cell: str | None, *_: object) -> str:
+    if not (cell and (cell[0].isalnum() or _VISIBLE.search(cell))):
+        raise ValueError("is missing")
+    return cell
+
+
+def _due(cell: str | None, layout: Layout, _: object) -> datetime | None:
+    try:
+        return None if cell is None else parse_due(cell, layout.zone, layout.date_format)
+    except ValueError as error:
+        raise ValueError(f"{error}{'' if layout.date_format else _OTHER_DATES}") from None
+
+
+def _pos(cell: str | None, *_: object) -> Position | None:
+    try:
+        return None if cell is None else Position(cell.strip().lower())
+    except ValueError:
+        raise ValueError('is neither "top" nor "bottom"') from None
+
+
+def _list_id(cell: str | None, layout: Layout, board: Board | None) -> str | None:
+    named = layout.default_list if cell is None else cell
+    if board is not None and named is None:
+        raise ValueError("is missing, and no --list is given")
+    return None if board is None or named is None else board.lists.find(named)
+
+
+_MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], Any]] = {
+    "name": _name,
+    "due": _due,
+    "pos": _pos,
+    "list": _list_id,
+}
+"""What makes the value of a card from the cell of a column."""
