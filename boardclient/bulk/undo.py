@@ -7,8 +7,9 @@ import contextlib
 import functools
 import os
 import re
+import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -29,12 +30,16 @@ from boardclient.errors import (
     NotFoundError,
     SessionClosedError,
 )
-from boardclient.models import Card
+from boardclient.models import BoardList, Card
 
 __all__ = ["KeptCard", "Undo"]
 
 _BATCH: Final = 64
-"""How many cards are deleted before the journal notes it."""
+"""How many cards are deleted before the journal notes it, and before the board is read again, if it is small."""
+_MOST_VIEWS: Final = 100
+"""How often the board is read for its cards at most while these are deleted, but for the time that this takes."""
+_VIEW_SECONDS: Final = 5.0
+"""How old a reading of the board may be when a card is taken for its deletion."""
 _MARKED: Final = re.compile(r"\[([^\s\[\]]+)\](?:\s+(.*?)\s+\[\1\])?", re.DOTALL | re.IGNORECASE)
 """A description with the marker of its row before and behind what the row says."""
 _ENDING: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
@@ -49,6 +54,26 @@ class KeptCard:
     why: str
 
 
+@attrs.frozen
+class _View:
+    """A board as people see it: the cards and the lists that it shows, with those of its lists that are archived."""
+
+    cards: Mapping[str, Card]
+    lists: frozenset[str]
+    archived: frozenset[str]
+
+    def why_hidden(self, card_id: str, card: Card, sent_to: str) -> str:
+        """Return why people don't see a card, in words, and "" if they do. `sent_to` is its list if it shows none."""
+        list_id = card.list_id or sent_to
+        if card.extra.get("closed") is True:  # as archived lists are: that cards have this field is not documented
+            return "is archived"
+        if list_id in self.archived:
+            return "is in an archived list"
+        if card_id not in self.cards:
+            return "is not listed any more"
+        return "" if list_id in self.lists else "is in a list that the board does not show"
+
+
 class Undo:
     """The cards that a bulk run has created, compared with what was sent for them.
 
@@ -56,9 +81,9 @@ class Undo:
     exactly the same cards.
 
     Attributes:
-        unchanged: The identifiers of the cards that are as they were sent. `run` deletes them.
-        kept: The cards that were there before the run, and those that were changed since, with the reason. `run` adds what was
-            changed meanwhile.
+        unchanged: The identifiers of the cards that people see as they were sent. `run` deletes them.
+        kept: The cards that were there before the run, those that were changed since, and those that nobody sees, with the
+            reason: they are archived, in an archived list, or not listed. `run` adds what has happened meanwhile.
         gone: The identifiers of the cards that do not exist any more: two reads of each got 404, and the board does not list it.
         deleted: The identifiers of the cards that `run` has deleted.
         failed: Why cards could not be deleted, by their identifiers.
@@ -87,6 +112,13 @@ class Undo:
         that the listing of the plan or a response to the runs has shown was removed if a card does not show it."""
         self._marked_runs: set[int] = set()
         """The runs of which the board lists a card with its marker. A card of theirs without one was changed."""
+        self._view = _View({}, frozenset(), frozenset())
+        """The board as it was read last."""
+
+    @property
+    def planned(self) -> list[tuple[str, str]]:
+        """The identifiers of the cards that `run` deletes, and their names."""
+        return [(card_id, self._rows[card_id].content.name) for card_id in self.unchanged]
 
     async def _plan(self) -> None:
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:  # no run uses it meanwhile
@@ -96,7 +128,7 @@ class Undo:
             if "board" not in identity:
                 raise JournalError(f"{self._journal} names no board: its cards can't be compared")
             self._board_id = identity["board"]
-            cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+            cards = await self._look()
             unclear, unlisted = await asyncio.to_thread(self._compare, cards)
             async with contextlib.aclosing(map_calls(self._pipeline, self._read, [*unclear, *unlisted], None)) as results:
                 async for result in results:
@@ -104,23 +136,39 @@ class Undo:
                         raise result.error
                     self._record_read(result.item, result.value, is_listed=result.item in unclear)
 
+    async def _look(self) -> list[Card]:
+        """Read the board as people see it, and return its cards."""
+        cards: list[Card] = await self._pipeline.call(operations.BOARD_CARDS.request(self._board_id))
+        lists: list[BoardList] = await self._pipeline.call(operations.BOARD_LISTS.request(self._board_id))
+        archived = frozenset(item.id for item in lists if item.closed)
+        self._view = _View({card.id: card for card in cards}, frozenset(item.id for item in lists), archived)
+        return cards
+
+    async def _taken(self) -> AsyncIterator[str]:
+        """Yield the cards to delete. The board is read before, and again before it may have changed for many of them."""
+        batch, stale_at = max(_BATCH, len(self.unchanged) // _MOST_VIEWS), 0.0
+        for number, card_id in enumerate(self.unchanged):
+            if number % batch == 0 or time.monotonic() >= stale_at:
+                await self._look()
+                stale_at = time.monotonic() + _VIEW_SECONDS
+            yield card_id
+
     def _record_read(self, card_id: str, card: Card | None, *, is_listed: bool) -> None:
         """Note what the plan does with a card that was read by itself, since the listing does not suffice."""
         if card is None and not is_listed:
             self._add(self.gone, card_id)
-        elif card is not None and card.list_id is None and not is_listed:  # it may be on another board by now
-            self.kept.append(KeptCard(card, "is not listed any more"))
         elif card is None or self._is_unchanged(card_id, card, self._shown):
             self.unchanged.append(card_id)
 
     async def run(self) -> None:
         """Delete the cards that are unchanged, and note it in the journal.
 
-        Each card is read and compared once more right before it is deleted. A later bulk run with the journal creates the cards
-        again. No run can use the journal meanwhile.
+        The board is read once more before, and then again and again. Each card is read and compared right before it is deleted.
+        A later bulk run with the journal creates the cards again. No run can use the journal meanwhile.
 
         Raises:
             AuthenticationError, CredentialError, SessionClosedError: the session can't be used any more.
+            BoardClientError: the board could not be read. What was deleted before is noted.
             JournalError: the journal is in use or can't be written, or it or its lock was moved, removed or replaced.
         """
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:
@@ -129,7 +177,7 @@ class Undo:
             noted = 0
             remove = functools.partial(self._remove, file)
             try:
-                async with contextlib.aclosing(map_calls(self._pipeline, remove, self.unchanged, None)) as results:
+                async with contextlib.aclosing(map_calls(self._pipeline, remove, self._taken(), None)) as results:
                     async for result in results:
                         file.check_lock()
                         if isinstance(result.error, _ENDING):
@@ -211,7 +259,7 @@ class Undo:
         The first result are those that the board lists without a field that responses to the runs have shown: it was removed, or
         listings do not show it. The second are those that the board does not list.
         """
-        by_id, shown = {card.id: card for card in cards}, shown_fields(cards)
+        by_id, shown = self._view.cards, shown_fields(cards)
         for row in read_rows(self._journal, "done"):
             self._rows[row.detail or ""] = row
             self._seqs[row.detail or ""].append(row.seq)
@@ -244,8 +292,10 @@ class Undo:
         desc, sent = _without_marker(row, card), row.content
         has_lost_marker = desc is None and row.run in self._marked_runs
         now = Content.of_card(card if desc is None else attrs.evolve(card, desc=desc))
+        why_hidden = self._view.why_hidden(card_id, card, sent.list_id)
         reasons = {
             "was there before": row.run == 0,
+            why_hidden: bool(why_hidden),
             "was renamed": now.name != sent.name,
             "was moved": "list_id" in shown and now.list_id != sent.list_id,
             "has another description": "desc" in shown and (has_lost_marker or now.desc != (sent.desc or "")),

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -56,18 +57,74 @@ async def test_what_was_deleted_before_an_undo_ended_is_noted(world: World) -> N
 
 
 async def test_only_cards_that_two_reads_do_not_find_are_gone(world: World) -> None:
-    """A listing may be cut off, and a proxy may respond with 404 for a while."""
+    """A listing may be cut off, whose cards are kept, and a proxy may respond with 404 for a while."""
     await world.finish(world.drafts(*range(6)))
-    cards = list(world.service.rules.cards)
-    listed = json.dumps([{"id": card_id, "name": f"card {n}"} for n, card_id in enumerate(cards[:2])]).encode()
-    world.service.faults.add(world.service.faults.foreign_body(listed), "boards.cards")
+    cards = sorted(world.service.rules.cards)
+    world.list_as(lambda listed: [card for card in listed if card["id"] in cards[:2]])
     world.service.faults.add(world.service.faults.status(404), "cards.get", call=1)
     await world.session.cards.delete(cards[5])
     undo = await world.session.cards.plan_undo(world.path)
-    assert (len(undo.unchanged), undo.gone, undo.kept) == (5, [cards[5]], [])
+    assert (sorted(undo.unchanged), undo.gone) == (cards[:2], [cards[5]])
+    assert sorted((kept.card.id, kept.why) for kept in undo.kept) == [(card, "is not listed any more") for card in cards[2:5]]
     world.service.faults.add(world.service.faults.status(404), "cards.get", call=len(world.service.calls_of("cards.get")) + 1)
     await undo.run()
-    assert (len(undo.deleted), undo.failed, world.there) == (5, {}, [])
+    assert (len(undo.deleted), undo.failed, len(world.there)) == (2, {}, 3)
+
+
+HIDDEN = {
+    "card": "is archived",
+    "card that does not show it": "is not listed any more",
+    "list": "is in an archived list",
+    "list that is not listed": "is in a list that the board does not show",
+}
+
+
+def hide(world: World, what: str, card_id: str, list_id: str) -> None:
+    """Let the service respond as one does on which a person has archived a card, or a list."""
+
+    def shape(operation: str, body: Any) -> Any:
+        if what == "card" and operation in {"boards.cards", "cards.get"}:
+            cards = [{**card, "closed": card["id"] == card_id} for card in (body if isinstance(body, list) else [body])]
+            return cards if isinstance(body, list) else cards[0]
+        if what == "card that does not show it" and operation == "boards.cards":
+            return [card for card in body if card["id"] != card_id]
+        if what == "list that is not listed" and operation == "boards.lists":
+            return [item for item in body if item["id"] != list_id]
+        if what == "list" and operation == "boards.lists":
+            return [{**item, "closed": item["id"] == list_id} for item in body]
+        return body
+
+    world.service.rules.shape = shape
+
+
+@pytest.mark.parametrize("when", ["before the plan", "before the run"])
+@pytest.mark.parametrize("what", HIDDEN)
+async def test_cards_that_nobody_sees_are_kept(world: World, when: str, what: str) -> None:
+    """They are archived, or their list is, and are named with that reason, also if it has happened after the plan."""
+    await world.finish(world.drafts(*range(6)))
+    cards = {card.id: card.list_id for card in world.service.rules.cards.values()}
+    hidden, hidden_list = next(iter(cards.items()))
+    if when == "before the plan":
+        hide(world, what, hidden, hidden_list)
+    undo = await world.session.cards.plan_undo(world.path)
+    hide(world, what, hidden, hidden_list)
+    await undo.run()
+    kept = {card for card in cards if (cards[card] == hidden_list if what.startswith("list") else card == hidden)}
+    assert {one.card.id: one.why for one in undo.kept} == dict.fromkeys(kept, HIDDEN[what])
+    assert sorted(undo.deleted) == sorted(cards.keys() - kept)
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+async def test_cards_that_are_archived_while_others_are_deleted_are_kept(world: World, what: str) -> None:
+    """The board is read again and again, also for a card that does not show that it is archived."""
+    await world.finish(world.drafts(*range(70)))
+    async with world.service.session(max_connections=1) as session:
+        undo = await session.cards.plan_undo(world.path)
+        last = world.service.rules.cards[undo.unchanged[-1]]
+        world.service.faults.add(Meanwhile(lambda: hide(world, what, last.id, last.list_id)), "cards.delete", call=1)
+        await undo.run()
+    assert (last.id, HIDDEN[what]) in [(one.card.id, one.why) for one in undo.kept]
+    assert last.id in world.service.rules.cards
 
 
 async def test_a_card_that_somebody_else_deletes_meanwhile_is_gone(world: World) -> None:
@@ -157,7 +214,7 @@ async def test_cards_that_can_t_be_found_have_the_error_of_a_board_that_can_t_be
     undo = await world.session.cards.plan_undo(world.path)
     first = undo.unchanged[0]
     world.service.faults.add(Gone(first), "cards.get")
-    world.service.faults.add(faults.status(status), "boards.cards", call=[world.reads() + number for number in range(1, 20)])
+    world.service.faults.add(faults.status(status), "boards.cards", call=[world.reads() + number for number in range(2, 20)])
     if status == 401:
         with pytest.raises(AuthenticationError):
             await undo.run()
@@ -297,7 +354,6 @@ async def test_a_card_that_is_read_with_another_form_of_its_identifier_is_delete
     (card,) = world.service.rules.cards.values()
     body = json.dumps({"id": f"{card.id}-long", "name": card.name, "desc": card.desc, "idList": card.list_id}).encode()
     world.service.faults.add(world.service.faults.foreign_body(body), "cards.get")
-    world.service.faults.add(world.service.faults.foreign_body(b"[]"), "boards.cards")
     undo = await world.session.cards.plan_undo(world.path)
     await undo.run()
     assert (undo.deleted, undo.failed, world.there) == ([card.id], {}, [])
@@ -343,16 +399,20 @@ async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World)
     assert sorted(undo.deleted) == sorted([cards[0]["id"], cards[1]["id"]])
 
 
-async def test_a_card_that_is_not_listed_is_compared_as_one_that_is(world: World) -> None:
-    """A listing that is cut off hides neither what was changed nor what was not."""
+async def test_a_card_that_is_not_listed_is_kept_with_all_that_was_changed(world: World) -> None:
+    """An undo can't tell an archived card from one that a listing leaves out, and deletes neither."""
     await world.finish(world.drafts(*range(3)))
     renamed, *_ = world.service.rules.cards.values()
     renamed.name = "another"
-    world.service.faults.add(world.service.faults.foreign_body(b"[]"), "boards.cards")
+    world.list_as(lambda listed: [])
     undo = await world.session.cards.plan_undo(world.path)
-    assert [(kept.card.name, kept.why) for kept in undo.kept] == [("another", "was renamed")]
+    assert [(kept.card.name, kept.why) for kept in undo.kept] == [
+        ("another", "is not listed any more and was renamed"),
+        ("card 1", "is not listed any more"),
+        ("card 2", "is not listed any more"),
+    ]
     await undo.run()
-    assert (len(undo.deleted), world.there) == (2, ["another"])
+    assert (undo.deleted, len(world.there)) == ([], 3)
 
 
 async def test_a_board_that_can_t_be_read_ends_the_plan(world: World) -> None:

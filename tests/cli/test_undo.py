@@ -213,6 +213,39 @@ def test_cards_that_can_t_be_deleted_are_named_and_tried_again(cli, board_servic
     assert cli("undo", journal_of(imported), "--yes").out == undone(deleted=2)
 
 
+def test_a_preview_names_each_card_and_deletes_none(cli, on_a_terminal, board_service: BoardService, board, imported) -> None:
+    """It says what an undo would do, into a pipe, on a terminal and as JSON, and needs no --yes."""
+    change(board_service, board)
+    code, out, err = cli("undo", journal_of(imported), "--preview")
+    assert (code, sorted(line.split("\t")[::2] for line in out.splitlines())) == (
+        0,
+        [
+            ["delete", "card 6"],
+            ["keep: has another description", "card 3"],
+            ["keep: has another due date", "card 4"],
+            ["keep: was moved", "card 2"],
+            ["keep: was renamed", "card 1, renamed"],
+        ],
+    )
+    assert err == "to delete: 1, to keep: 4, gone already: 1; nothing was deleted\n"
+    found = json.loads(cli("undo", journal_of(imported), "--preview", "--json").out)
+    assert [found[name] for name in ("to_delete", "kept", "gone")] == [1, 4, 1]
+    assert [card["name"] for card in found["cards"] if card["why"] is None] == ["card 6"]
+    assert "keep: was moved" in on_a_terminal("undo", journal_of(imported), "--preview")
+    assert len(names(board_service)) == 5
+    assert cli("undo", journal_of(imported), "--yes").out == undone(deleted=1, kept=4, gone=1)
+
+
+def test_an_undo_keeps_the_cards_of_an_archived_list(cli, board_service: BoardService, board, csv_file) -> None:
+    """They are named with the reason."""
+    path = csv_file("name,list\nseen,Doing\nhidden,Done\n")
+    assert cli("import", path, "--board", board.board).code == 0
+    assert cli("list", "archive", board.done, "--yes").code == 0
+    code, out, err = cli("undo", f"{path}.journal", "--yes")
+    assert (code, out, names(board_service)) == (0, undone(deleted=1, kept=1), ["hidden"])
+    assert err.endswith("is in an archived list\n")
+
+
 def test_the_journal_of_another_service_is_refused(cli, imported) -> None:
     cli("--base-url", "https://board.example", "undo", journal_of(imported), "--yes").fails(2, "not of this session's service")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boardclient.bulk.journal import RowKey, UnknownRow
-    from boardclient.bulk.undo import KeptCard
+    from boardclient.bulk.undo import KeptCard, Undo
     from boardclient.cli._running import Client
 
 commands = Group("journal")
@@ -170,21 +170,54 @@ def _name_kept(kept: Sequence[KeptCard]) -> None:
         note(text)
 
 
-@commands.runs("undo", None, "deleted", "kept", "gone", "failed", "cards", writes=True)
-async def undo(client: Client, fields: tuple[str, ...] | None, file: Path = _journal, yes: bool = yes_option) -> None:
+def _kept_cards(work: Undo) -> list[dict[str, object]]:
+    return [{"id": one.card.id, "name": one.card.name, "why": one.why} for one in work.kept]
+
+
+def _show_plan(work: Undo, fields: Sequence[str] | None) -> None:
+    """Print what an undo would do to each card."""
+    planned: list[dict[str, object]] = [{"id": card_id, "name": name, "why": None} for card_id, name in work.planned]
+    cards = [*planned, *_kept_cards(work)]
+    if fields is not None:
+        show("", {"to_delete": len(planned), "kept": len(work.kept), "gone": len(work.gone), "cards": cards}, fields)
+        return
+    for card in cards:
+        card["plan"] = "delete" if card["why"] is None else f"keep: {card['why']}"
+    show_all(cards, ("plan", "id", "name"))
+    note(f"to delete: {len(planned):,}, to keep: {len(work.kept):,}, gone already: {len(work.gone):,}; nothing was deleted")
+
+
+@commands.runs("undo", None, "to_delete", "deleted", "kept", "gone", "failed", "cards", writes=True)
+async def undo(
+    client: Client,
+    fields: tuple[str, ...] | None,
+    file: Path = _journal,
+    preview: bool = option(is_flag=True),
+    yes: bool = yes_option,
+) -> None:
     """Delete the cards that an import has created, for good. It asks first.
 
-    Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
-    once more right before it is deleted. If it is ended, the same command line continues. No import can use the journal
-    meanwhile. It remembers what was deleted: importing the file again creates these cards again.
+    Only what people see as it was sent is deleted. Cards that were there before (--existing skip), those that were moved or
+    changed since, and those that are archived, in an archived list or not listed are kept and named: each is read once more right
+    before it is deleted. If it is ended, the same command line continues. No import can use the journal meanwhile. It remembers
+    what was deleted: importing the file again creates these cards again.
 
-    Example:  boardclient undo cards.csv.journal
+    \b
+    Examples:
+      boardclient undo cards.csv.journal --preview
+      boardclient undo cards.csv.journal
+
+    Args:
+        preview: Show each card that would be deleted or kept, and delete nothing.
     """
     from boardclient import JournalError
     from boardclient.bulk.journal import read_journal
 
     client.stopping.hint = "the same command line does the rest"
     work = await client.session.cards.plan_undo(file)
+    if preview:
+        _show_plan(work, fields)
+        return
     _name_kept(work.kept)
     if work.unchanged:
         will_be_kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
@@ -199,8 +232,7 @@ async def undo(client: Client, fields: tuple[str, ...] | None, file: Path = _jou
     finally:
         _name_kept(work.kept[kept_before:])
         counts = {name: len(getattr(work, name)) for name in ("deleted", "kept", "gone", "failed")}
-        cards = None if fields is None else [{"id": one.card.id, "name": one.card.name, "why": one.why} for one in work.kept]
-        show("undone", {**counts, "cards": cards}, fields)
+        show("undone", {**counts, "cards": None if fields is None else _kept_cards(work)}, fields)
     if unknown := read_journal(file).counts["unknown"]:
         note(f"{plural(unknown, 'row')} may have a card that is left: boardclient journal resolve {file}", fg="yellow")
     for text in first_lines("failed", [f"{card_id}: {error}" for card_id, error in work.failed.items()]):
