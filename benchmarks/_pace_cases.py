@@ -17,21 +17,21 @@ from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Servi
 from boardclient import Pace
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
-    from boardclient._pace._controller import Controller
+    from boardclient._pace._permits import Permits
     from boardclient._pace._timing import PacedAttempt
 
 _LATENCIES = (0.02, 0.05, 0.2)
 """The seconds there and back, one for each seed in turn, where a case has none of its own."""
 
 
-def simulate(controller: Controller, service: Service, seconds: float, **options: Any) -> Outcome:
-    """Run one controller with an endless backlog against a service; the options are those of `simulate_shared`."""
-    (outcome,) = simulate_shared([controller], service, seconds, **options)
+def simulate(permits: Permits, service: Service, seconds: float, **options: Any) -> Outcome:
+    """Run one permits with an endless backlog against a service; the options are those of `simulate_shared`."""
+    (outcome,) = simulate_shared([permits], service, seconds, **options)
     return outcome
 
 
 def simulate_shared(
-    controllers: Sequence[Controller],
+    paces: Sequence[Permits],
     service: Service,
     seconds: float,
     *,
@@ -48,7 +48,7 @@ def simulate_shared(
     status: Callable[[float], int | None] = lambda now: 200,
     seed: int = 1,
 ) -> list[Outcome]:
-    """Run controllers with endless backlogs against one service.
+    """Run paces with endless backlogs against one service.
 
     `begins` are the moments at which they begin. `latency` is there and back, each half with a jitter of that part of it, and
     another one from a moment on in `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it, and `lie` that number
@@ -57,7 +57,7 @@ def simulate_shared(
     of what is refused.
     """
     chance = random.Random(seed)
-    outcomes = [Outcome() for _ in controllers]
+    outcomes = [Outcome() for _ in paces]
     numbers = iter(range(2**40))
     events: list[tuple[float, int, PacedAttempt | None, int, str, Any]] = [
         (at, next(numbers), None, 0, "change", new) for at, new in changes
@@ -70,7 +70,7 @@ def simulate_shared(
         return whole / 2 * (1 + jitter * chance.uniform(-1, 1))
 
     def wish(number: int) -> float:
-        due = max(controllers[number].next_start(), begins[number])
+        due = max(paces[number].next_start(), begins[number])
         return max(due, math.floor(now) + 1.0) if rests[0] <= now < rests[1] and due < math.inf else due
 
     def serve() -> float:
@@ -80,14 +80,14 @@ def simulate_shared(
 
     heapq.heapify(events)
     while now < seconds:
-        due, number = min((wish(number), number) for number in range(len(controllers)))
+        due, number = min((wish(number), number) for number in range(len(paces)))
         if due <= now:
-            attempt = controllers[number].start(now)
+            attempt = paces[number].start(now)
             heapq.heappush(events, (now + way(), next(numbers), attempt, number, "arrive", None))
             continue
         if now >= sampled:
-            for controller, outcome in zip(controllers, outcomes, strict=True):
-                outcome.rates.append((now, controller.rate))
+            for permits, outcome in zip(paces, outcomes, strict=True):
+                outcome.rates.append((now, permits.rate))
             sampled = now + 0.1
         if not events or due < events[0][0]:
             assert due < math.inf, "nobody may start and nobody is under way"
@@ -105,8 +105,8 @@ def simulate_shared(
             heapq.heappush(events, (back, next(numbers), begun, number, "answer", answer))
         else:
             outcomes[number].latencies.append((now, now - begun.started_at))
-            controllers[number].report(begun, now, *what, now - begun.started_at)
-            controllers[number].end(begun)
+            paces[number].report(begun, now, *what, now - begun.started_at)
+            paces[number].end(begun)
     return outcomes
 
 
@@ -136,7 +136,7 @@ class Case(NamedTuple):
 
 def pace_at(service: Service, seconds: float, places: int = 1000, **options: Any) -> Outcome:
     """Run a Pace against a service."""
-    return simulate(Pace(max_in_flight=places)._controller, service, seconds, **options)
+    return simulate(Pace(max_in_flight=places)._permits, service, seconds, **options)
 
 
 def _figures(outcome: Outcome, limit: float, warm: float, end: float) -> Figures:
@@ -276,9 +276,9 @@ def _changes() -> Iterator[Case]:
 
 def _shared(kind: str, build: Callable[[float, int], Service], limit: float) -> Case:
     def run(seed: int) -> Figures:
-        controllers = [Pace()._controller, Pace()._controller]
+        paces = [Pace()._permits, Pace()._permits]
         begins, settings = [0.0, 20.0], {"latency": _LATENCIES[seed % 3], "seed": seed}
-        outcomes = simulate_shared(controllers, build(limit, seed), 120.0, begins=begins, **settings)
+        outcomes = simulate_shared(paces, build(limit, seed), 120.0, begins=begins, **settings)
         least = min(outcomes, key=lambda outcome: outcome.accepted(45, 120))
         total = Outcome(arrivals=sorted(arrival for outcome in outcomes for arrival in outcome.arrivals))
         return Figures(

@@ -13,7 +13,7 @@ import pytest
 from virtual_loop import virtually
 
 from boardclient import AsyncSession, DeadlineError, Effect, Pace, StaticCredentials
-from boardclient._pace._controller import Controller
+from boardclient._pace._permits import Permits
 
 # --- turns
 
@@ -177,7 +177,7 @@ async def test_a_report_belongs_to_the_innermost_attempt_of_its_task(monkeypatch
     clock = asyncio.get_running_loop().time
     pace = Pace(start_rate=10.0, clock=clock)
     told: list[float] = []
-    monkeypatch.setattr(Controller, "report", lambda _, attempt, *result: told.append(attempt.started_at))
+    monkeypatch.setattr(Permits, "report", lambda _, attempt, *result: told.append(attempt.started_at))
     async with pace:
         outer = clock()
         await asyncio.sleep(1.0)

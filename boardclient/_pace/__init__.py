@@ -1,6 +1,6 @@
 """`Pace`, which finds a service's limit by itself, and the protocols of limiters.
 
-`_search` finds the rate, and `_controller` decides by it when attempts may start. This module makes them wait.
+`_refusals` finds the rate, and `_permits` decides by it when attempts may start. This module makes them wait.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from boardclient._pace._controller import Controller
-from boardclient._pace._search import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST, Evidence
+from boardclient._pace._evidence import Evidence
+from boardclient._pace._permits import Permits
+from boardclient._pace._phases import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST
 from boardclient._pace._timing import PacedAttempt
 from boardclient._redaction import takes_secrets
 
 if TYPE_CHECKING:
-    from boardclient._pace._shared import SharedController
+    from boardclient._pace._shared import SharedPermits
 
 __all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace"]
 
@@ -81,9 +82,9 @@ class Pace:
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
             raise ValueError("max_in_flight must be a whole number of at least 1")
         self._clock = clock
-        self._controller: Controller | SharedController = Controller.begin(start_rate, max_in_flight)
+        self._permits: Permits | SharedPermits = Permits.begin(start_rate, max_in_flight)
         if shared is not None:
-            self._controller = self._share(shared, account, start_rate, max_in_flight)
+            self._permits = self._share(shared, account, start_rate, max_in_flight)
         self._entered: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,16 +113,16 @@ class Pace:
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
-        pace._controller = controller = Controller.begin(None, workers, concurrency)
+        pace._permits = permits = Permits.begin(None, workers, concurrency)
         evidence = Evidence()
         evidence.begin(0, began)
-        controller.take_over(sent, evidence, clock(), retry_after)
+        permits.take_over(sent, evidence, clock(), retry_after)
         return pace
 
-    def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:
-        from boardclient._pace._shared import SharedController  # it needs the extra `workers`
+    def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedPermits:
+        from boardclient._pace._shared import SharedPermits  # it needs the extra `workers`
 
-        return SharedController(
+        return SharedPermits(
             ledger,
             account,
             rate,
@@ -140,28 +141,28 @@ class Pace:
 
         It is None while only the attempts in flight are limited.
         """
-        rate = self._controller.rate
+        rate = self._permits.rate
         return rate if rate < HIGHEST else None
 
     @property
     def limit(self) -> float | None:
         """The service's limit in requests per second, or None until one was measured."""
-        return self._controller.limit
+        return self._permits.limit
 
     @property
     def in_flight(self) -> int:
         """The number of attempts in flight."""
-        return self._controller.in_flight
+        return self._permits.in_flight
 
     @property
     def workers(self) -> int:
         """How many attempts may be in flight now. It changes with rate and latency."""
-        return self._controller.concurrency
+        return self._permits.concurrency
 
     @property
     def held_seconds(self) -> float | None:
         """The seconds for which refusals still hold all attempts, or None."""
-        seconds = self._controller.held_until - self._clock()
+        seconds = self._permits.held_until - self._clock()
         return seconds if seconds > 0 else None
 
     def __repr__(self) -> str:
@@ -180,8 +181,8 @@ class Pace:
         if loop is not self._loop:
             self._move(loop)
         now = self._clock()
-        if not self._waiters and self._controller.next_start() <= now:
-            attempt = self._controller.start(now)
+        if not self._waiters and self._permits.next_start() <= now:
+            attempt = self._permits.start(now)
         else:
             attempt = await self._permit(loop)
         task = asyncio.current_task(loop)
@@ -200,7 +201,7 @@ class Pace:
             raise RuntimeError("a Pace must be left by the task that entered it")
         if attempt.outer is not None:
             self._entered[task] = attempt.outer
-        self._controller.end(attempt)
+        self._permits.end(attempt)
         if self._waiters:
             self._grant_permits()
 
@@ -218,7 +219,7 @@ class Pace:
         attempt = self._entered.get(asyncio.current_task())
         if attempt is None:
             raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
-        self._controller.report(attempt, self._clock(), status, retry_after, seconds)
+        self._permits.report(attempt, self._clock(), status, retry_after, seconds)
 
     async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
         waiter: _Waiter = loop.create_future()
@@ -228,21 +229,21 @@ class Pace:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._controller.cancel(waiter.result())
+                self._permits.cancel(waiter.result())
             self._grant_permits()
             raise
 
     def _grant_permits(self) -> None:
         """Start the waiting attempts that are due, and set the timer for the next one."""
-        controller, waiters, now = self._controller, self._waiters, self._clock()
+        permits, waiters, now = self._permits, self._waiters, self._clock()
         while waiters:
             if waiters[0].done():  # it was cancelled
                 waiters.popleft()
                 continue
-            due = controller.next_start()
+            due = permits.next_start()
             if due > now:
                 break
-            waiters.popleft().set_result(controller.start(now))
+            waiters.popleft().set_result(permits.start(now))
         else:
             due = math.inf
         if due == self._due and self._timer is not None:
@@ -270,7 +271,7 @@ class Pace:
         for attempt in self._entered.values():
             inner: PacedAttempt | None = attempt
             while inner is not None:
-                self._controller.end(inner)
+                self._permits.end(inner)
                 inner = inner.outer
         self._entered.clear()
         self._waiters.clear()

@@ -1,7 +1,7 @@
 """One pace for all processes that use the same credentials, through a database.
 
-One `Controller` searches for the limit. The database holds it: each process asks it for starts a moment ahead, and tells it the
-results of earlier ones. Until a first refusal nothing is asked for, and each process grows from its part of the first burst.
+One `Permits` object searches for the limit. The database holds it: each process asks it for starts a moment ahead, and tells it
+the results of earlier ones. Until a first refusal nothing is asked for, and each process grows from its part of the first burst.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
 from boardclient._interface._responses import status_of
-from boardclient._pace._controller import REST_SECONDS, Controller
-from boardclient._pace._search import Evidence, Ordinary, Phase
+from boardclient._pace._evidence import Evidence
+from boardclient._pace._permits import REST_SECONDS, Permits
+from boardclient._pace._phases import Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
 from boardclient._version import __version__
 from boardclient.errors import JournalError
@@ -84,27 +85,27 @@ class Message:
 
 
 class Answer(NamedTuple):
-    """What a process may start, and what was found: `controller` is None until a refusal."""
+    """What a process may start, and what was found: `permits` is None until a refusal."""
 
     granted: list[PacedAttempt]
     now: float
     members: int
-    controller: Controller | None
+    permits: Permits | None
     ahead: float
 
 
 @attrs.define
 class Group:
-    """The processes that share a pace, and their controller. The database holds it, on whose clock all times are."""
+    """The processes that share a pace, and their permits. The database holds them, on whose clock all times are."""
 
     moment: float = 0.0
-    """The time until which starts are granted. The controller lives in it: a pause begins after the last granted start."""
+    """The time until which starts are granted. The permits live in it: a pause begins after the last granted start."""
     ahead: float = _AHEAD
     started: int = 0
     evidence: Evidence = attrs.field(factory=Evidence)
     """When attempts began until the first refusal."""
     busy_at: float = 0.0
-    controller: Controller | None = None
+    permits: Permits | None = None
     members: dict[str, _Member] = attrs.field(factory=dict)
 
     def exchange(self, name: str, now: float, message: Message) -> Answer:
@@ -113,7 +114,7 @@ class Group:
             self._end(self.members.pop(other), Message())
         if message.leaves:
             self._end(self.members.pop(name, _Member(now)), Message())
-            return Answer([], now, len(self.members), self.controller, self.ahead)
+            return Answer([], now, len(self.members), self.permits, self.ahead)
         member = self.members.setdefault(name, _Member(now))
         member.seen_at = now
         self.started += message.started
@@ -123,39 +124,39 @@ class Group:
         self.busy_at = now if message.is_busy else self.busy_at
         self.ahead = _AHEAD * max(1.0, math.sqrt(len(self.members) / 2))
         self.moment = max(self.moment, now + self.ahead)
-        controller = self.controller
+        permits = self.permits
         # Three cases: nobody was refused yet, this message has the first refusal of the group, or the limit is searched already.
-        if controller is None and message.refused:
-            controller = self.controller = Controller.begin(None, _MOST)
-            controller.take_over(self.started, self.evidence, now, message.retry_after, 2 * self.ahead)
-        elif controller is not None:
-            controller.add_earlier(message.started, message.refused)
+        if permits is None and message.refused:
+            permits = self.permits = Permits.begin(None, _MOST)
+            permits.take_over(self.started, self.evidence, now, message.retry_after, 2 * self.ahead)
+        elif permits is not None:
+            permits.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []
-        if controller is not None:
+        if permits is not None:
             self._end(member, message)
-            share = math.ceil(min(controller.rate * self.ahead, controller.concurrency) / len(self.members))
-            while len(granted) < min(share, message.wanted) and (due := controller.next_start()) <= self.moment:
-                granted.append(controller.start(max(now, due)))
+            share = math.ceil(min(permits.rate * self.ahead, permits.concurrency) / len(self.members))
+            while len(granted) < min(share, message.wanted) and (due := permits.next_start()) <= self.moment:
+                granted.append(permits.start(max(now, due)))
             member.attempts += granted
-        return Answer(granted, now, len(self.members), controller, self.ahead)
+        return Answer(granted, now, len(self.members), permits, self.ahead)
 
     def _end(self, member: _Member, message: Message) -> None:
         """End the attempts that a process no longer has."""
-        controller, attempts = self.controller, member.attempts
+        permits, attempts = self.permits, member.attempts
         member.attempts = [attempt for attempt in attempts if attempt.serial in message.unended]
         for attempt in attempts:
-            assert controller is not None  # noqa: S101 -- it granted them
+            assert permits is not None  # noqa: S101 -- it granted them
             if attempt.serial in message.unended:
                 continue
             if attempt.serial not in message.ended:
-                controller.cancel(attempt)
+                permits.cancel(attempt)
                 continue
             result = message.ended[attempt.serial]
             if result is not None:
                 status, retry_after, seconds = result
-                # An attempt takes as long as the controller has to wait for its result.
-                controller.report(attempt, self.moment, status, retry_after, seconds + 2 * self.ahead)
-            controller.end(attempt)
+                # An attempt takes as long as the permits have to wait for its result.
+                permits.report(attempt, self.moment, status, retry_after, seconds + 2 * self.ahead)
+            permits.end(attempt)
 
 
 _converter: Final = Converter(detailed_validation=False, omit_if_default=True)
@@ -215,8 +216,8 @@ class Store:
         await self._database.aclose()
 
 
-class SharedController:
-    """Decides when the attempts of this process may start, as a `Controller` does. Owned by a `Pace`.
+class SharedPermits:
+    """Decides when the attempts of this process may start, as a `Permits` does. Owned by a `Pace`.
 
     It exchanges messages with its group while attempts wait or are in flight. `waiting` returns how many wait, `wake` lets those
     start that may, and `fail` ends the wait of all.
@@ -239,9 +240,9 @@ class SharedController:
         self._start_rate, self._most = start_rate, most
         self._clock, self._waiting, self._wake, self._fail = clock, waiting, wake, fail
         self._name = secrets.token_hex(8)
-        self._own = Controller.begin(start_rate, most)
+        self._own = Permits.begin(start_rate, most)
         """Decides until the group's first refusal."""
-        self._found: Controller | None = None
+        self._found: Permits | None = None
         """The group's, as it was at the last exchange."""
         self._offset = 0.0
         """What has to be added to the database's time to get this process's."""
@@ -258,10 +259,10 @@ class SharedController:
         self._task: asyncio.Task[None] | None = None
         self._changed, self._hurry = asyncio.Event(), asyncio.Event()
 
-    # --- as a controller
+    # --- as permits
 
     @property
-    def _shown(self) -> Controller:
+    def _shown(self) -> Permits:
         return self._found or self._own
 
     @property
@@ -400,9 +401,9 @@ class SharedController:
             del self._ended[serial]
         self._started -= message.started
         self._refused -= message.refused
-        if not self._is_known and answer.controller is None:
-            self._own = Controller.begin(self._start_rate, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
-        self._is_known, self._found, self._ahead = True, answer.controller, answer.ahead
+        if not self._is_known and answer.permits is None:
+            self._own = Permits.begin(self._start_rate, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
+        self._is_known, self._found, self._ahead = True, answer.permits, answer.ahead
         self._offset = self._clock() - answer.now
         self._granted.extend(answer.granted)
 

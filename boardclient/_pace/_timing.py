@@ -38,7 +38,7 @@ class PacedAttempt:
 
 @attrs.define
 class Schedule:
-    """Spaces starts evenly. Owned by a `Controller`. Times are in seconds on one clock."""
+    """Spaces starts evenly. Owned by a `Permits`. Times are in seconds on one clock."""
 
     spacing: float
     next_at: float = -math.inf
@@ -69,7 +69,7 @@ class Schedule:
 
 @attrs.define
 class Latency:
-    """Measures response times in rounds, and the usual time without a queue. Owned by a `Controller`.
+    """Measures response times in rounds, and the usual time without a queue. Owned by a `Permits`.
 
     When responses have been slow for some time, only few attempts may be in flight for a moment (`is_draining`). The next round
     then measures the time without a queue, whether there was a queue or the service has become slower.

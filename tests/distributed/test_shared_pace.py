@@ -211,15 +211,15 @@ async def test_a_start_that_is_cancelled_is_given_back(tmp_path: Path, is_limite
             task.cancel()
 
     async with asyncio.timeout(SECONDS):
-        inner._grant_permits = inner._controller._wake = grant_and_cancel
+        inner._grant_permits = inner._permits._wake = grant_and_cancel
         task = asyncio.create_task(enter())
         with pytest.raises(asyncio.CancelledError):
             await task
-        inner._grant_permits = inner._controller._wake = grant
+        inner._grant_permits = inner._permits._wake = grant
         assert pace.in_flight == 0
         await asyncio.gather(*(enter() for _ in range(5)))
         assert not pace.held_seconds
-        await inner._controller._task  # what was granted and not used is given back
+        await inner._permits._task  # what was granted and not used is given back
 
 
 def test_what_is_stored_is_plain_json() -> None:
@@ -235,6 +235,6 @@ def test_what_is_stored_is_plain_json() -> None:
     stored = _shared.dump(group)
     assert _shared.dump(_shared.load(stored)) == stored
     state = json.loads(zlib.decompress(stored))
-    state["controller"]["_search"]["phase"]["_type"] = "Popen"
+    state["permits"]["_search"]["phase"]["_type"] = "Popen"
     with pytest.raises(KeyError, match="Popen"):
         _shared.load(zlib.compress(json.dumps(state).encode()))

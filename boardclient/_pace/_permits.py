@@ -11,7 +11,9 @@ from typing import Final, Self
 import attrs
 
 from boardclient._interface._responses import status_of
-from boardclient._pace._search import HIGHEST, LOWEST, Evidence, Open, Search
+from boardclient._pace._evidence import Evidence
+from boardclient._pace._phases import HIGHEST, LOWEST, Open
+from boardclient._pace._refusals import LimitSearch
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient.errors import Effect
 
@@ -23,7 +25,7 @@ _CONCURRENCY: Final = 16
 
 
 @attrs.define(eq=False)
-class Controller:
+class Permits:
     """Decides when the next attempt may start, and learns from results. Owned by a `Pace`, or by the group of several.
 
     Times are in seconds on one monotonic clock. Its state is a tree, which `_shared` stores.
@@ -34,7 +36,7 @@ class Controller:
     """How many attempts may be in flight now, at least 1."""
     _most: int
     _schedule: Schedule
-    _search: Search
+    _search: LimitSearch
     _latency: Latency = attrs.field(factory=Latency)
     in_flight: int = 0
     _reported_at: float = math.inf
@@ -45,13 +47,13 @@ class Controller:
 
     @classmethod
     def begin(cls, rate: float | None, max_in_flight: int, concurrency: int = _CONCURRENCY) -> Self:
-        """Return a controller of which nothing is known yet.
+        """Return permits of which nothing is known yet.
 
         `rate` is the initial rate in starts per second, or None to begin with a burst. `max_in_flight` is the largest number of
         attempts in flight, `concurrency` the number at first.
         """
         aim, first = rate or HIGHEST, min(concurrency, max_in_flight)
-        return cls(aim, first, max_in_flight, Schedule(1 / aim), Search(aim, Open(float(first)), float(first)))
+        return cls(aim, first, max_in_flight, Schedule(1 / aim), LimitSearch(aim, Open(float(first)), float(first)))
 
     @property
     def limit(self) -> float | None:

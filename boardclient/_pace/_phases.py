@@ -1,0 +1,143 @@
+"""The phases of the search for a limit: what is known of it, and how the rate grows without refusals.
+
+No I/O, no clock, no asyncio.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, TypeAlias
+
+import attrs
+
+from boardclient._pace._evidence import EXCESS
+
+LOWEST: Final = 0.05
+HIGHEST: Final = 1e5
+"""The lowest and highest rate in starts per second. The highest means that the rate is not limited."""
+
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""The longest time that a `Retry-After` is waited for. A bulk run that is asked to wait longer ends."""
+
+_DOUBLING: Final = math.log(2) / 0.6
+"""The growth per second from a given start rate until the first refusal: it doubles in 0.6 s."""
+_GROWTH: Final = 1 / 16
+"""By how much the attempts in flight may grow with each accepted one. At the first refusal, at most the initial number and 6 in
+100 of the accepted attempts are refused."""
+CRUISE: Final = 0.98
+_PROBE: Final = 1.08
+_RAMP: Final = 0.018
+"""The rate between two probes and the highest one of a probe, as parts of the limit, and how much of it a probe adds per second:
+little, while a bucket's saved tokens may explain that it is accepted."""
+_SPARSE: Final = 165.0
+"""How many attempts must be accepted for each refused one before the next probe."""
+_PROBE_SECONDS: Final = 5.0
+"""About how many seconds a probe lasts until it is refused."""
+_CONFIRMING: Final = 24.0
+"""How many attempts at a new limit precede its first probe: each higher rate costs refusals."""
+_FOR_EACH: Final = 0.015
+"""The largest growth for each attempt. At one attempt per second, refusals would otherwise come after few attempts."""
+
+CLIMB: Final = 0.12
+"""The growth per second at first where the limit is known to be higher."""
+
+_MOST_USUAL: Final = 0.15
+"""A larger share of refusals is never usual."""
+_TRIAL_REFUSALS: Final = 8
+_TRIAL_SECONDS: Final = 15.0
+_SHORTEST_TRIAL: Final = 16
+_LONGEST_TRIAL: Final = 300
+"""A trial ends after so many refusals, or seconds, and after so many attempts at least and at most: shares differ by chance."""
+
+
+def _climb(rate: float, speed: float, step: float) -> float:
+    """Return a rate after exponential growth for `step` seconds."""
+    return min(HIGHEST, rate * math.exp(min(3.0, speed * step)))
+
+
+@attrs.define
+class Open:
+    """Nothing was refused yet. Only the attempts in flight are limited, unless a start rate was given."""
+
+    concurrency: float
+    speed: float = _DOUBLING
+
+    def grow(self, rate: float, step: float) -> float:
+        grown = _climb(rate, self.speed, step)
+        self.speed = min(_DOUBLING, self.speed + 0.05 * step)
+        return grown
+
+    def widen(self, most: int) -> None:
+        self.concurrency = min(float(most), self.concurrency + _GROWTH)
+
+
+@attrs.define
+class Approach:
+    """The limit is known roughly, or has risen: grow until refused again, and ever faster above the refused rate.
+
+    The first measurement may include the saved tokens of a bucket, or a part of a window.
+    """
+
+    speed: float
+    refused_rate: float = 0.0
+    patience: float = 0.0
+
+    def grow(self, rate: float, step: float) -> float:
+        self.patience -= step
+        if self.patience > 0:
+            return rate
+        if rate > self.refused_rate:
+            self.speed += 0.05 * step
+            return _climb(rate, self.speed, step)
+        return _climb(rate, min(self.speed, _FOR_EACH * rate), step)
+
+
+@attrs.define
+class Steady:
+    """The limit is known. Stay below it, and probe slightly above it from time to time.
+
+    The more refusals the last probe met, the later the next one. A new limit is probed soon.
+    """
+
+    limit: float
+    is_new: bool = False
+    refused: int = 1
+    progress: float = 0.0
+
+    def grow(self, rate: float, step: float) -> float:
+        self.progress += step
+        patience = min(60.0, max(8.0, _SPARSE * self.refused / self.limit - _PROBE_SECONDS))
+        if self.is_new:
+            patience = 1.5 if self.limit > 2.3 else _CONFIRMING / self.limit
+        return min(HIGHEST, self.limit * min(_PROBE, CRUISE + _RAMP * max(0.0, self.progress - patience)))
+
+
+Ordinary: TypeAlias = Open | Approach | Steady
+
+
+@attrs.define
+class Trial:
+    """Several refusals were isolated. Send less than was accepted: what is still refused has another cause than the rate.
+
+    `origin` is the phase before, `accepted` the rate that was accepted then, and `share` the part that was refused.
+    """
+
+    origin: Ordinary
+    accepted: float
+    share: float
+    serial: int
+    refused: int = 0
+
+    def grow(self, rate: float, step: float) -> float:
+        return rate
+
+    def usual(self, serial: int) -> float | None:
+        """Return the part that is usual because it is still refused, None if more attempts are needed."""
+        count = serial - self.serial
+        expected = min(_LONGEST_TRIAL, _TRIAL_REFUSALS / self.share, _TRIAL_SECONDS * self.accepted)
+        if self.refused < _TRIAL_REFUSALS and count < max(_SHORTEST_TRIAL, expected):
+            return None
+        return min(EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
+
+
+Phase: TypeAlias = Ordinary | Trial
