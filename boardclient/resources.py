@@ -14,7 +14,7 @@ from boardclient._interface._responses import add_words
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.errors import BoardClientError, Effect
-from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Pos, check_card
+from boardclient.models import Board, BoardList, Card, CardDraft, DraftLike, JsonValue, Member, Pos, check_card
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
@@ -355,7 +355,7 @@ class Cards(_Resource):
 
     def create_many(
         self,
-        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
+        drafts: Iterable[DraftLike] | AsyncIterable[DraftLike],
         *,
         concurrency: int | None = None,
         journal: str | os.PathLike[str] | None = None,
@@ -371,7 +371,7 @@ class Cards(_Resource):
         Nothing is sent until the run is entered or waited for. The drafts are consumed as workers need them.
 
         Args:
-            drafts: The cards to create, in any iterable.
+            drafts: The cards to create, in any iterable: drafts, or mappings for `CardDraft.from_dict`.
             concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
             journal: The path of a file that a later run with the same drafts resumes from; it skips what is done. Rows are
                 known by their `reference`, otherwise by their position. None (default): no journal.
@@ -436,7 +436,7 @@ class Cards(_Resource):
 
     def _run(
         self,
-        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
+        drafts: Iterable[DraftLike] | AsyncIterable[DraftLike],
         options: BulkOptions,
         *listeners: Callable[[BulkProgress], object],
     ) -> BulkRun:

@@ -6,7 +6,8 @@ import copy
 import enum
 import json
 import pickle
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+import re
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 
 import attrs
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boardclient import BulkReport, CardResult, Response, TransportError
+from boardclient.errors import InvalidIdentifierError
 from boardclient.models import (
     Board,
     BoardList,
@@ -22,8 +24,11 @@ from boardclient.models import (
     CardDraft,
     Member,
     Position,
+    as_draft,
     check_identifier,
     check_text,
+    is_visible,
+    read_date,
     utc_timestamp,
 )
 
@@ -127,7 +132,10 @@ def test_pydantic_describes_the_fields_of_models() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"due": "2027-01-02T03:04:05"}, "due must be timezone-aware"),
+        ({"due": datetime(2027, 1, 2)}, "due must be timezone-aware"),
+        ({"due": 1798761600}, "due must be an ISO 8601 text"),
+        ({"due": "1798761600"}, "is not an ISO 8601 date"),
+        ({"due_date": "2027-01-02"}, "not permitted"),
         ({"list_id": "a/b"}, "list_id must not hold"),
         ({"name": "\ud83d"}, "name holds a lone surrogate"),
         ({"name": None}, "valid string"),
@@ -140,6 +148,134 @@ def test_pydantic_checks_drafts_as_their_class_does(fields: dict[str, object], w
 
     with pytest.raises(pydantic.ValidationError, match=words):
         pydantic.TypeAdapter(CardDraft).validate_python({"name": "n", "list_id": "l", **fields})
+
+
+@pytest.mark.full
+def test_a_body_and_a_mapping_say_the_same_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits are a date for pydantic, too, and no number of seconds. Without an offset it is in the zone of the environment."""
+    import pydantic
+
+    monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Europe/Berlin")
+    for text in ("20270131", "2027-01-31", "2027-01-31T00:00"):
+        fields = {"name": "n", "list_id": "l", "due": text}
+        read = pydantic.TypeAdapter(CardDraft).validate_json(json.dumps(fields))
+        assert read == CardDraft.from_dict(fields) == CardDraft("n", "l", due=datetime(2027, 1, 30, 23, tzinfo=UTC))
+
+
+BERLIN = timezone(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2027-01-31", datetime(2027, 1, 31, tzinfo=BERLIN)),
+        ("20270131", datetime(2027, 1, 31, tzinfo=BERLIN)),
+        ("2027-W04-7", datetime(2027, 1, 31, tzinfo=BERLIN)),
+        ("2027W047", datetime(2027, 1, 31, tzinfo=BERLIN)),
+        ("2027-01-31T17", datetime(2027, 1, 31, 17, tzinfo=BERLIN)),
+        ("2027-01-31 17:00", datetime(2027, 1, 31, 17, tzinfo=BERLIN)),
+        ("2027-01-31t17:00:00z", datetime(2027, 1, 31, 17, tzinfo=UTC)),
+        ("20270131T170000,5Z", datetime(2027, 1, 31, 17, 0, 0, 500000, tzinfo=UTC)),
+        ("2027-01-31T17:00:00.1234560000-0330", datetime(2027, 1, 31, 20, 30, 0, 123456, tzinfo=UTC)),
+    ],
+)
+def test_a_date_is_iso_8601_text(text: str, moment: datetime) -> None:
+    """A date is midnight, digits are a date, and a text without an offset is in the given zone."""
+    assert CardDraft.from_dict({"name": "n", "list_id": "l", "due": text}, zone=BERLIN).due == moment
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2027", "2027-01", "2027-W04", "1798761600", "31012027", "31.01.2027", "2027-01-31x17:00", "2027-01-31T17:00 UTC",
+        "2027-01-31T25:00", "2027-02-30", "2027-01-31T17:0000", " 2027-01-31", "\uff12\uff10\uff12\uff17-01-31",
+        "2027-01-31T17:00[Europe/Berlin]",
+        "2027-01-31+02:00", "20270131Z", "2027-01-31T17:00:00.1234567Z", "0001-01-01T00:00:00+23:00", "tomorrow",
+    ],
+)  # fmt: skip
+def test_what_a_date_says_is_never_dropped(text: str) -> None:
+    """A text that is no whole date, or says more than a date-time holds, is refused and named."""
+    with pytest.raises(ValueError, match=f"^due {re.escape(repr(text))} (is|has) "):
+        CardDraft.from_dict({"name": "n", "list_id": "l", "due": text})
+
+
+def test_a_date_with_an_offset_and_no_time_is_no_time() -> None:
+    with pytest.raises(ValueError, match=r"has an offset but no time: write 2027-01-31T00:00:00\+02:00"):
+        read_date("2027-01-31+02:00")
+
+
+def test_a_zone_that_the_environment_names_and_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown zone is named with its variable. A date with an offset needs no zone, and without one the machine's is taken."""
+    monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Europe/Atlantis")
+    with pytest.raises(ValueError, match="BOARDCLIENT_TIMEZONE: 'Europe/Atlantis' is no time zone"):
+        read_date("2027-01-31")
+    assert read_date("2027-01-31T17:00Z") == datetime(2027, 1, 31, 17, tzinfo=UTC)
+    monkeypatch.delenv("BOARDCLIENT_TIMEZONE")
+    assert read_date("2027-01-31") == datetime(2027, 1, 31).astimezone()
+
+
+class NotAvailable:
+    """Stands for pandas.NA, which has no truth value."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]  # -- as of what can't be compared
+
+
+def test_a_mapping_becomes_a_draft() -> None:
+    """Its keys are the fields. What a data frame or a CSV file has in place of a value is not given, and "" is a description."""
+    given = {"name": "n", "list_id": "l", "desc": "", "due": date(2027, 1, 31), "pos": "", "reference": "r"}
+    assert CardDraft.from_dict(given, zone=UTC) == CardDraft("n", "l", "", datetime(2027, 1, 31, tzinfo=UTC), None, "r")
+    for missing in (None, float("nan"), NotAvailable()):
+        assert CardDraft.from_dict({"name": "n", "list_id": "l", "desc": missing, "due": missing}) == CardDraft("n", "l")
+    draft = CardDraft("n", "l", due=datetime(2027, 1, 2, tzinfo=UTC), pos=1.5)
+    assert CardDraft.from_dict(draft.to_dict()) == draft
+    assert CardDraft.from_dict({"name": "n", "list_id": "l", "due": draft.due}).due == draft.due
+    assert TaggedDraft.from_dict({"name": "n", "list_id": "l", "tag": "t"}) == TaggedDraft("n", "l", tag="t")
+
+
+class ManyValues:
+    """Stands for an array, which is compared element by element."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]  # -- as of an array
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"due_date": "2027-01-31"}, ValueError, r"no field 'due_date' \(did you mean due\?\)"),
+        ({None: ["left over"]}, ValueError, "no field None; its fields are name, list_id,"),
+        ({"name": None}, ValueError, "a draft needs name"),
+        ({"name": 4711}, TypeError, "name must be a string"),
+        ({"desc": ManyValues()}, TypeError, "desc must be a string"),
+        ({"due": 1798761600}, TypeError, "due must be an ISO 8601 text or a datetime, not int"),
+        ({"due": datetime(2027, 1, 2)}, ValueError, "due must be timezone-aware"),
+        ({"list_id": "a/b"}, InvalidIdentifierError, "list_id must not hold"),
+    ],
+)
+def test_a_mapping_that_is_no_draft_is_refused(fields: dict[str, object], error: type[Exception], words: str) -> None:
+    """An unknown field is named with the nearest one, and a value of another type is not converted."""
+    for place, read in (("", CardDraft.from_dict), ("row 7: ", lambda mapping: as_draft(mapping, "row 7"))):
+        with pytest.raises(error, match=f"^{place}.*{words}") as caught:
+            read({"name": "n", "list_id": "l", **fields})
+        assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "\u200b", "\u200e\u202e", "\u3164", "\u2800", "\ufe0f", "\x1a", "\xad\ufeff", "\u0301"]
+)
+def test_characters_that_nobody_sees_are_no_name(text: str) -> None:
+    assert not is_visible(text)
+
+
+@pytest.mark.parametrize("text", ["a", "7", "-", "…", "ж", "日", "🎉", "\ue000", "\u200ba", "\U0001fae9"])
+def test_a_character_that_people_see_makes_a_name(text: str) -> None:
+    """One is enough, of private use or newer than this Python as well."""
+    assert is_visible(text)
 
 
 class Shout(str):

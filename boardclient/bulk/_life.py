@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from boardclient.errors import BoardClientError
-from boardclient.models import CardDraft
+from boardclient.models import as_draft
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
@@ -189,10 +189,8 @@ class Row:
     """When it was first put off, on the loop's clock. Infinity if it was not."""
 
     def __init__(self, index: int, draft: object) -> None:
-        if not isinstance(draft, CardDraft):
-            raise TypeError(f"draft {index} must be a CardDraft, not {type(draft).__name__}")
         self.index = index
-        self.draft = draft
+        self.draft = as_draft(draft, f"draft {index}")
         self.seq = index
         """The number of the row in the ledger."""
         self.state: State = "new"

@@ -24,7 +24,7 @@ from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
 from boardclient.logs import shown_by_default
-from boardclient.models import CardDraft, check_identifier, check_seconds
+from boardclient.models import DraftLike, check_identifier, check_seconds
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
@@ -78,12 +78,12 @@ class BulkRun:
     def __init__(
         self,
         pipeline: Pipeline,
-        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
+        drafts: Iterable[DraftLike] | AsyncIterable[DraftLike],
         options: BulkOptions,
         listeners: Sequence[Listener],
     ) -> None:
         if not isinstance(drafts, Iterable | AsyncIterable):
-            raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
+            raise TypeError("drafts must be an iterable or asynchronous iterable of drafts")
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
         if pipeline.observers is not None:

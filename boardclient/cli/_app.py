@@ -281,18 +281,12 @@ class WholeNumber(click.IntRange):
 
 
 def _zone(value: str) -> tzinfo:
-    """Return a time zone of the IANA database."""
-    from datetime import UTC
-    from zoneinfo import ZoneInfo, available_timezones
+    from boardclient.models import find_zone
 
-    if value.upper() == "UTC":
-        return UTC  # which needs no data
     try:
-        return ZoneInfo(value)
-    except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
-        if not available_timezones():
-            raise click.BadParameter("this machine has no time zone data but UTC: pip install tzdata") from None
-        raise click.BadParameter(f"{value!r} is no time zone; names are like Europe/Berlin or UTC") from None
+        return find_zone(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

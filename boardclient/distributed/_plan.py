@@ -19,7 +19,7 @@ from boardclient._redaction import takes_secrets
 from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._tables import CLOSING, digest_rows, dump_drafts, events, jobs, parts
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft, check_identifier
+from boardclient.models import CardDraft, DraftLike, as_draft, check_identifier
 from boardclient.store._database import Database, checked_location, takes_location
 
 _PART_ROWS: Final = 5000
@@ -90,7 +90,7 @@ def check_job(job: object) -> Job:
 
 @takes_location
 async def plan(
-    rows: Iterable[CardDraft],
+    rows: Iterable[DraftLike],
     board_id: str,
     ledger: str | os.PathLike[str],
     *,
@@ -105,7 +105,7 @@ async def plan(
     In a job that has ended, the rows that failed or are unknown are opened again. Nobody waits while the rows are read.
 
     Args:
-        rows: The cards to create, in an order that stays. They are read once, and stored.
+        rows: The cards to create, as in `create_many`, in an order that stays. They are read once, and stored.
         board_id: The board of all rows.
         ledger: The path of a file for the workers of one host, or `postgresql://…` without a password (PGPASSWORD gives it).
         name: The name of the job in the ledger. By default it is made from the board and the account.
@@ -127,7 +127,7 @@ async def plan(
 
 @takes_location
 async def plan_many(
-    rows: Iterable[tuple[str, str | None, CardDraft]],
+    rows: Iterable[tuple[str, str | None, DraftLike]],
     ledger: str | os.PathLike[str],
     *,
     parts: int | None = None,
@@ -244,7 +244,7 @@ def _size(rows: Iterable[object], parts: int | None) -> int:
 
 async def _store_jobs(
     given: Iterable[Job],
-    rows: Iterable[tuple[str, str | None, CardDraft]],
+    rows: Iterable[tuple[str, str | None, DraftLike]],
     ledger: str | os.PathLike[str],
     size: int,
     marker: bool,
@@ -257,12 +257,12 @@ async def _store_jobs(
         await database.create()
         # The parts are kept in a file until all rows were read: the input may be slow, and no transaction waits for it.
         with TemporaryFile() as spool:
-            for board_id, account, draft in rows:
+            for index, (board_id, account, row) in enumerate(rows):
                 if (one := plans.get((board_id, account))) is None:
                     if not marker and any(board_id == board for board, _ in plans):
                         raise ValueError(f"rows of several accounts on the board {board_id} need a marker, to tell them apart")
                     one = plans[board_id, account] = _Plan(_job(ledger, board_id, account))
-                one.rows.append(draft)
+                one.rows.append(as_draft(row, f"row {index}"))
                 if len(one.rows) == size + _RESERVED:
                     one.dump(spool, size)
             for one in plans.values():

@@ -59,7 +59,7 @@ from boardclient.distributed._tables import (
 from boardclient.distributed._worker import BoundJob, Worker, run_here, worker_for
 from boardclient.errors import BoardClientError, ConsentRequired, JournalError
 from boardclient.events import BulkProgress
-from boardclient.models import Card, CardDraft, check_seconds
+from boardclient.models import Card, CardDraft, DraftLike, as_draft, check_seconds
 from boardclient.store._database import Database, checked_location
 
 R = TypeVar("R")
@@ -163,7 +163,7 @@ def import_part_now(job: Job, part: int, **options: Any) -> None:
     _now(import_part, job, part, **options)
 
 
-def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+def import_batch_now(job: Job, key: str, rows: Iterable[DraftLike], **options: Any) -> BulkReport:
     """Create the cards of a batch once, as `import_batch` does, from a plain function.
 
     Raises:
@@ -182,7 +182,7 @@ def _now(work: Callable[..., Coroutine[Any, Any, R]], *given: Any, **options: An
 async def import_batch(
     job: Job,
     key: str,
-    rows: Iterable[CardDraft],
+    rows: Iterable[DraftLike],
     *,
     session: AsyncSession | None = None,
     concurrency: int | None = None,
@@ -200,7 +200,7 @@ async def import_batch(
     Args:
         job: The job, as `open_job` returned it.
         key: What is the same each time these rows are delivered, such as the number of a partition.
-        rows: The cards to create.
+        rows: The cards to create, as in `create_many`.
         session: As in `import_part`.
         concurrency: As in `create_many`.
         lease: The seconds after which the batch of a worker that has died is taken over.
@@ -221,14 +221,11 @@ async def import_batch(
 
 
 async def run_batch(
-    job: Job, key: str, rows: Iterable[CardDraft], session: AsyncSession | Pipeline | None, options: WorkOptions
+    job: Job, key: str, rows: Iterable[DraftLike], session: AsyncSession | Pipeline | None, options: WorkOptions
 ) -> tuple[BulkReport, list[CardResult]]:
     """Do what `import_batch` does, and return the results as well."""
     check_text(key, "key")
-    drafts = list(rows)
-    for index, draft in enumerate(drafts):
-        if not isinstance(draft, CardDraft):
-            raise TypeError(f"row {index} must be a CardDraft, not {type(draft).__name__}")
+    drafts = [as_draft(row, f"row {index}") for index, row in enumerate(rows)]
     async with _task(job, session, options) as task:
         part, new = await task.store(key, drafts)
         found = None

@@ -119,13 +119,25 @@ async def test_an_error_comes_after_the_rows_before_it(kind: str, number: int) -
 
 
 @every_kind
-@pytest.mark.parametrize("wrong", ["text", 3, None, ("name", "list"), {"name": "a"}])
+@pytest.mark.parametrize("wrong", ["text", 3, None, ("name", "list"), b"name"])
 async def test_a_wrong_type_names_its_place(kind: str, wrong: object) -> None:
-    """A draft that is not a CardDraft is a TypeError with its position and type, after the rows before it. None is no end."""
+    """What is neither a CardDraft nor a mapping is a TypeError with its position, after the rows before it. None is no end."""
     indices, error = await outcome(Service().run(KINDS[kind](Input(draft(0), draft(1), wrong, draft(3))), 4))
     assert indices == [0, 1]
     assert isinstance(error, TypeError)
-    assert str(error) == f"draft 2 must be a CardDraft, not {type(wrong).__name__}"
+    assert str(error) == f"draft 2 must be a CardDraft or a mapping of its fields, not {type(wrong).__name__}"
+
+
+@every_kind
+async def test_mappings_are_taken_as_drafts(kind: str) -> None:
+    """Rows of csv.DictReader and of a data frame are read by `CardDraft.from_dict`. What is wrong has the position of its row."""
+    rows = {"name": "a", "list_id": "l", "due": "2027-01-02T03:04:05Z"}, {"name": "b", "list_id": "l", "due": float("nan")}
+    service = Service()
+    indices, error = await outcome(service.run(KINDS[kind](Input(*rows, {"name": "c", "list_id": "l", "duedate": "x"})), 4))
+    assert indices == [0, 1]
+    assert str(error) == (
+        "draft 2: a draft has no field 'duedate' (did you mean due?); its fields are name, list_id, desc, due, pos, reference"
+    )
 
 
 @every_kind

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, tzinfo
 
+from boardclient.models import read_date
+
 
 def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = None) -> datetime:
     """Parse a date or date-time, which is ISO 8601 or of the given `strptime` format.
@@ -14,11 +16,11 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     Raises:
         ValueError: it is not a date-time, or is outside of the years 1 to 9999 in UTC.
     """
+    if date_format is None:
+        return read_date(text, zone)
     try:
-        due = datetime.fromisoformat(text) if date_format is None else datetime.strptime(text, date_format)
+        due = datetime.strptime(text, date_format)
     except (ValueError, re.error):  # re.error: a directive that comes twice
-        if date_format is None:
-            raise ValueError("is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00") from None
         hint = ", or no date" if "%" in date_format else ", which is not like %d.%m.%Y"
         raise ValueError(f"is not of the form {date_format}{hint}") from None
     try:

@@ -7,13 +7,17 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from numbers import Real
-from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, cast, get_type_hints
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
 
 from boardclient.errors import InvalidIdentifierError
+from boardclient.models._reading import fields_of, moment_or_none
+from boardclient.models._reading import find_zone as find_zone
+from boardclient.models._reading import is_visible as is_visible
+from boardclient.models._reading import read_date as read_date
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]
@@ -61,15 +65,15 @@ class _Model:
         from pydantic_core import core_schema
 
         types = get_type_hints(cls) | {"extra": dict[str, Any]}  # pydantic can't follow the recursive `JsonValue`
-        fields = {
-            field.name: core_schema.typed_dict_field(
-                handler.generate_schema(types[field.name]), required=field.default is attrs.NOTHING
-            )
-            for field in attrs.fields(cast("type[attrs.AttrsInstance]", cls))
-        }
+        fields = {}
+        for field in attrs.fields(cast("type[attrs.AttrsInstance]", cls)):
+            schema = handler.generate_schema(types[field.name])
+            if field.name == "due":  # pydantic takes numbers and digits for seconds since 1970
+                schema = core_schema.no_info_before_validator_function(moment_or_none, schema)
+            fields[field.name] = core_schema.typed_dict_field(schema, required=field.default is attrs.NOTHING)
         return core_schema.no_info_wrap_validator_function(
             lambda value, read: value if isinstance(value, cls) else cls(**read(value)),
-            core_schema.typed_dict_schema(fields),
+            core_schema.typed_dict_schema(fields, extra_behavior="ignore" if "extra" in fields else "forbid"),
             ref=f"{cls.__module__}.{cls.__qualname__}",
             serialization=core_schema.plain_serializer_function_ser_schema(cls.to_dict),
         )
@@ -278,10 +282,10 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
         ValueError: it is not aware, is no moment, such as pandas' NaT, or its year in UTC is not between 1 and 9999.
     """
     # Of datetime itself: a subclass may write dates in another form.
-    return datetime.isoformat(_in_utc(value, name)).removesuffix("+00:00") + "Z"
+    return datetime.isoformat(in_utc(value, name)).removesuffix("+00:00") + "Z"
 
 
-def _in_utc(value: object, name: str) -> datetime:
+def in_utc(value: object, name: str) -> datetime:
     """Return an aware date-time in UTC, or raise as `utc_timestamp` does."""
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(value).__name__}")
@@ -297,7 +301,7 @@ def _in_utc(value: object, name: str) -> datetime:
 
 
 def aware_datetime(text: str | None, /) -> datetime | None:
-    """Return an ISO 8601 date-time as an aware datetime.
+    """Return an ISO 8601 date-time of a response as an aware datetime.
 
     It is None if the text is None, is malformed or has no offset, or if UTC can't express it.
     """
@@ -330,7 +334,7 @@ def check_card(name: object, list_id: object, desc: object, due: object, pos: ob
     if not (desc is None or (type(desc) is str and desc.isascii())):
         check_text(desc, "desc")
     if due is not None:
-        _in_utc(due, "due")  # writing it takes twice as long
+        in_utc(due, "due")  # writing it takes twice as long
     if pos is not None:
         check_pos(pos, "pos")
 
@@ -364,3 +368,47 @@ class CardDraft(_Model):
         check_card(self.name, self.list_id, self.desc, self.due, self.pos)
         if self.reference is not None:
             check_text(self.reference, "reference")
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, object], *, zone: tzinfo | None = None) -> Self:
+        """Return the draft of a mapping: a row of a table, or an object of JSON.
+
+        Rows of `csv.DictReader` and of a data frame are such mappings. The keys are the names of the fields. None, NaN and
+        pandas' NaT and NA are not given, and neither are an empty date, position and reference. Nothing is converted but a
+        date, which is read as the command line reads it.
+
+        Args:
+            fields: The values by name.
+            zone: The time zone of dates without an offset. None (default): that of the variable `BOARDCLIENT_TIMEZONE`, or of
+                this machine.
+
+        Raises:
+            TypeError, ValueError: a field is unknown, is lacking or can't be sent.
+        """
+        return cls(**fields_of(fields, [field.name for field in attrs.fields(cls)], zone))
+
+
+DraftLike: TypeAlias = CardDraft | Mapping[str, object]
+"""A draft, or the mapping that `CardDraft.from_dict` makes one of."""
+
+
+def as_draft(value: object, place: str, /) -> CardDraft:
+    """Return a draft, or that of a mapping. Errors call it `place`.
+
+    Raises:
+        TypeError, ValueError: it is neither, or a field can't be sent.
+    """
+    if isinstance(value, CardDraft):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{place} must be a CardDraft or a mapping of its fields, not {type(value).__name__}")
+    kind: type[TypeError | ValueError]
+    try:
+        return CardDraft.from_dict(value)
+    except InvalidIdentifierError as error:
+        kind, problem = InvalidIdentifierError, str(error)
+    except TypeError as error:
+        kind, problem = TypeError, str(error)
+    except ValueError as error:
+        kind, problem = ValueError, str(error)
+    raise kind(f"{place}: {problem}")
