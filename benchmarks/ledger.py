@@ -33,7 +33,7 @@ from boardclient.bulk._life import Row
 from boardclient.distributed import plan
 from boardclient.distributed._parts import COMMIT_SIZE, PartLease, PartLedger, claim
 from boardclient.distributed._tables import events, insert_event, parts, read_states
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService, faults
 
 _CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000

@@ -36,6 +36,7 @@ _FULL = {
         "integrations",
         "service/test_foreign_instruments.py",
         "service/test_opentelemetry.py",
+        "store",
         "test_activities.py",
         "test_datadog.py",
     )

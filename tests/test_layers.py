@@ -37,6 +37,7 @@ _OWNERS = {
     "itsdangerous": {"web"},
     "msgspec": {"_transport", "_interface"},
     "multidict": {"_redaction", "_transport", "_interface", "credentials", "integrations", "testing"},
+    "psycopg": {"store"},
     "pytest": {"_pytest_plugin"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials", "distributed", "store"},

@@ -32,7 +32,7 @@ from boardclient._pace._phases import Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
 from boardclient._version import __version__
 from boardclient.errors import JournalError
-from boardclient.store._database import Database, checked_location, metadata
+from boardclient.store._alchemy import Database, checked_location, metadata
 
 _AHEAD: Final = 0.2
 """How many seconds ahead starts are granted to two processes, longer to more of them. A process asks twice in that time."""

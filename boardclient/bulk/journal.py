@@ -28,6 +28,7 @@ from boardclient.bulk._ledger import IN_DOUBT, RowState
 from boardclient.bulk._life import RowAction, RowKey, check_row
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
+from boardclient.store._kinds import refuse_ledger
 
 __all__ = [
     "STATES",
@@ -488,6 +489,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Conne
     target = find_location(path)
     if not target.exists():
         raise JournalError(f"there is no journal {target}: check the path")
+    refuse_ledger(target)
     with translated(target), contextlib.closing(connect(target)) as connection:
         connection.execute("PRAGMA query_only = ON")
         yield target, connection, read_meta(connection, target)

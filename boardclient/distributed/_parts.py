@@ -41,7 +41,7 @@ from boardclient.distributed._tables import (
 )
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 
 T = TypeVar("T")
 

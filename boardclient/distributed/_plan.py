@@ -20,7 +20,7 @@ from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._tables import CLOSING, digest_rows, dump_drafts, events, jobs, parts
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, DraftLike, as_draft, check_identifier
-from boardclient.store._database import Database, checked_location, takes_location
+from boardclient.store._alchemy import Database, checked_location, takes_location
 
 _PART_ROWS: Final = 5000
 _RESERVED: Final = 8

@@ -21,7 +21,7 @@ from boardclient.distributed._plan import Job, check_job
 from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, probes, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
-from boardclient.store._database import Database, checked_location, takes_location
+from boardclient.store._alchemy import Database, checked_location, takes_location
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 """A job, several, or all of a ledger."""

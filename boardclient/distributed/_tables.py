@@ -18,7 +18,7 @@ from boardclient.bulk._content import digest
 from boardclient.bulk._ledger import IN_DOUBT
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
-from boardclient.store._database import Database, Id, metadata
+from boardclient.store._alchemy import Database, Id, metadata
 
 CLOSING: Final = -1
 """The number of the part that is run last: it reconciles what all others left in doubt, and holds the audit."""

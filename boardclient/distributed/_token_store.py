@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
 from boardclient.errors import CredentialError, JournalError
-from boardclient.store._database import Database, metadata
+from boardclient.store._alchemy import Database, metadata
 
 _tokens: Final = sa.Table(
     "boardclient_tokens",

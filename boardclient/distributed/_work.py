@@ -60,7 +60,7 @@ from boardclient.distributed._worker import BoundJob, Worker, run_here, worker_f
 from boardclient.errors import BoardClientError, ConsentRequired, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import Card, CardDraft, DraftLike, as_draft, check_seconds
-from boardclient.store._database import Database, checked_location
+from boardclient.store._alchemy import Database, checked_location
 
 R = TypeVar("R")
 

@@ -31,7 +31,7 @@ from boardclient.distributed._plan import Job
 from boardclient.distributed._tables import jobs
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import JournalError
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 
 T = TypeVar("T")
 

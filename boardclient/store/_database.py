@@ -1,153 +1,107 @@
-"""Databases that processes share: a SQLite file or PostgreSQL, by SQLAlchemy Core.
+"""Databases that processes share: a SQLite file or PostgreSQL.
 
-Nothing here knows what is in the tables.
+Nothing here knows what is in the tables, but for their format.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import inspect
 import os
 import sqlite3
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import attrs
 
-from boardclient._environment import find_location, requires_extra
 from boardclient._guards import wait_to_end
-from boardclient._redaction import without_frames
 from boardclient.errors import JournalError
+from boardclient.store import _clock, _sqlite
+from boardclient.store._connection import Connection
+from boardclient.store._kinds import LEDGER
+from boardclient.store._location import checked_location, conninfo_of, is_behind_pooler
 
-with requires_extra("workers", "a shared database"):
-    import sqlalchemy as sa
-    from sqlalchemy.event import listen
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-    from sqlalchemy.ext.compiler import compiles
-    from sqlalchemy.sql.functions import FunctionElement
-
-F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 T = TypeVar("T")
 
-FORMAT: Final = 2
 _PATIENCE_SECONDS: Final = 60.0
 """How long a database that was reached before may be away."""
-_PASSING: Final = ("08", "57P", "53300", "40001", "40P01", "23505")
-"""How the codes begin of what passes, the last that of a row which another connection has inserted at the same moment
-(https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
-_PARAMETERS: Final = frozenset(
-    {"database", "direct_tls", "host", "krbsrvname", "passfile", "pooler", "port", "prepared_statement_cache_size", "ssl"}
-    | {"target_session_attrs", "user"}
-)
-"""What asyncpg takes from a URL as a text."""
-metadata: Final = sa.MetaData()
-"""The tables of all modules that were imported."""
-Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
-
-formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa.Integer, primary_key=True))
+_THREADS: Final = 5
+"""How many connections to a server work at once."""
+_FORMATS: Final = "CREATE TABLE IF NOT EXISTS boardclient_format (format INTEGER PRIMARY KEY)"
+_FORMAT: Final = "SELECT format FROM boardclient_format"
+_LOCK: Final = "SELECT pg_advisory_xact_lock(20260101)"
+"""Two creations at once would meet in the catalogue."""
 
 
-class _Clock(FunctionElement[float]):
-    """The time of the database's server, in seconds since 1970."""
+@attrs.frozen
+class Tables:
+    """The tables of a module, which may share a database with those of others.
 
-    inherit_cache = True
-    type = sa.Float()
+    Args:
+        statements: They create what is not there.
+        format: Of the database, None if these tables have none.
+        convert: Changes the tables of an earlier format in a transaction, and raises a `JournalError` if it can't.
+    """
 
-
-@compiles(_Clock, "sqlite")
-def _of_sqlite(*_: object, **__: object) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-@compiles(_Clock, "postgresql")
-def _of_postgresql(*_: object, **__: object) -> str:
-    return "extract(epoch from clock_timestamp())"
+    statements: tuple[str, ...]
+    format: int | None = None
+    convert: Callable[[Connection, int], None] | None = None
 
 
 @attrs.define
-class _Step:
-    """A try to do some work in a transaction, and what became of it."""
+class _Step(Generic[T]):
+    """A try to do some work, and what became of it."""
 
-    work: Callable[[sa.Connection], Any]
-    options: dict[str, Any]
-    """Those of the connection."""
-    result: Any = None
+    work: Callable[[Connection], T]
+    kind: Literal["statement", "reads", "changes"]
+    connection: Connection | None = None
+    """The one that it uses."""
+    result: T | None = None
     failure: str | None = None
     may_pass: bool = False
     """Whether the same may work in a moment."""
+    is_busy: bool = False
+    """Whether another connection has kept a file locked."""
     is_ending: bool = False
     """Whether all was done but the end of the transaction."""
     is_done: bool = False
     """Whether the transaction is committed."""
+    is_broken: bool = False
+    """Whether the connection can't be used any more."""
 
-    def take(self, connection: sa.Connection) -> None:
-        """Do the work in a transaction."""
-        connection.execution_options(**self.options)
-        with connection.begin():
+    def take(self, connection: Connection) -> None:
+        if self.kind == "statement":
+            self.result = self.work(connection)
+            self.is_done = True
+            return
+        try:
+            connection.begin(is_read=self.kind == "reads")
             self.result = self.work(connection)
             self.is_ending = True
+            connection.commit()
+        except BaseException:
+            try:
+                connection.rollback()
+            except Exception:  # what came before says more
+                self.is_broken = True
+            raise
         self.is_done = True
 
-
-_IN_WAL: Final = sa.text("PRAGMA journal_mode = WAL")
-"""Lets nobody wait for a reader, also in later connections: https://www.sqlite.org/wal.html. What only looks at a file does
-not set it: the file may be another program's."""
-
-
-class _Files:
-    """The files that this process uses. A fork waits for the steps that run, and finds no connection open.
-
-    With one open, SQLite in the child would believe that it has the locks of the parent, and what it commits could be lost:
-    https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_.
-    """
-
-    def __init__(self) -> None:
-        self._engines: WeakSet[sa.Engine] = WeakSet()
-        self._running, self._changed = 0, threading.Condition(threading.Lock())
-        if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no fork
-            release = self._changed.release
-            os.register_at_fork(before=self._close_all, after_in_parent=release, after_in_child=release)
-
-    def add(self, engine: sa.Engine) -> None:
-        with self._changed:
-            self._engines.add(engine)
-
-    def run(self, work: Callable[[], object]) -> None:
-        """Run a step at a file, which no fork cuts in two."""
-        with self._changed:
-            self._running += 1
-        try:
-            work()
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
-
-    def _close_all(self) -> None:
-        """Close all connections, and let no step begin until `release`."""
-        self._changed.acquire()
-        self._changed.wait_for(lambda: not self._running)
-        for engine in self._engines:
-            engine.dispose()
-
-
-_files: Final = _Files()
+    def give_up(self) -> None:
+        """End a wait for a server that does not answer."""
+        if self.connection is not None:
+            self.connection.give_up()
 
 
 class Database:
     """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
 
-    What is done in a transaction is a plain function, so that nothing else is awaited in it. For a file it runs in a thread, with
-    one change of threads for the whole. While the database can't be reached, reads and changes are tried again, for up to a
-    minute, once it was reached before.
+    What is done with a connection is a plain function, so that nothing else is awaited in it, and runs in a thread: one for a
+    file, a few for a server. While the database can't be reached, all is tried again, for up to a minute, once it was reached
+    before.
 
     Args:
         where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
@@ -157,61 +111,65 @@ class Database:
 
     Raises:
         ValueError: the URL can't be used, or holds a password.
-        JournalError: the file is on a network file system.
+        JournalError: the file is on a network file system, or SQLite is too old.
+        ModuleNotFoundError: it is on PostgreSQL, and psycopg is not installed.
     """
-
-    clock: sa.ColumnElement[float] = _Clock()
-    """Read by the server: the clocks of workers differ."""
 
     def __init__(
         self, where: str | os.PathLike[str], *, keeps_connections: bool = True, is_durable: bool = True, is_known: bool = False
     ) -> None:
         self.where = checked_location(where)
         self.is_file = "://" not in self.where
-        of_path = sa.URL.create("sqlite", database=self.where)  # in a text, "%20" and "?" would name another file
-        given = of_path if self.is_file else sa.make_url(self.where).set(drivername="postgresql+asyncpg")
-        url = given.difference_update_query(["pooler"])
-        arguments: dict[str, Any] = {"command_timeout": _PATIENCE_SECONDS}
+        self._keeps_connections, self._is_known = keeps_connections, is_known
+        self._connect: Callable[[], Connection]
+        self._errors: tuple[type[Exception], ...] = ()
+        """Those of the driver of a server, which `_tell` puts into words."""
         if self.is_file:
-            arguments = {"timeout": 30.0, "check_same_thread": False}
-        self._reads_in_transactions = given.query.get("pooler") == "transaction"
-        if self._reads_in_transactions:
-            # The next statement may reach another connection of the server: none may rest on what an earlier one prepared.
-            # https://docs.sqlalchemy.org/en/20/dialects/postgresql.html#prepared-statement-name-with-pgbouncer
-            nameless = {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": str}
-            arguments |= nameless
-        kept: dict[str, Any] = {"poolclass": None if keeps_connections else sa.NullPool}
-        self._synchronous = "FULL" if is_durable else "NORMAL"
-        self._is_known = is_known
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._engine: AsyncEngine | sa.Engine
-        if self.is_file:
-            self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
-            is_there = f"{Path(self.where).as_uri()}?mode=rw"  # SQLite would create a file that is missing
-            connect = partial(sqlite3.connect, is_there, uri=True, **arguments)
-            self._engine = sa.create_engine(url, creator=connect, **kept)
-            _files.add(self._engine)
-            listen(self._engine, "connect", self._configure)
-            listen(self._engine, "begin", _begin)
+            _sqlite.check_version()
+            self._connect = partial(_sqlite.connect, Path(self.where), is_durable=is_durable)
+            _sqlite.files.add(self)
         else:
-            self._engine = create_async_engine(url, connect_args=arguments, **kept)
-        self.moment: sa.Select[Any] = sa.select(self.clock)
-        """The statement that reads the clock within a change."""
-        if not (is_durable or self.is_file):  # of this transaction alone: a pooler passes the connection on
-            self.moment = self.moment.add_columns(sa.func.set_config("synchronous_commit", "off", True))
+            from boardclient.store import _postgres
 
-    async def read(self, statement: sa.Executable, **values: object) -> Sequence[sa.Row[Any]]:
-        """Return the rows of one statement and the values of its parameters. It keeps no other connection waiting.
+            of_url = conninfo_of(self.where)
+            pooled = is_behind_pooler(self.where)
+            self._connect = partial(_postgres.connect, of_url, is_durable=is_durable, is_behind_pooler=pooled)
+            self._errors, self._tell = (_postgres.Error,), _postgres.tell
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._format: int | None = None
+        self._idle: list[Connection] = []
+        self._of_parent: list[Connection] = []
+        """Those that a fork has left. They are never closed here, which would end them for the parent."""
+        self._threads, self._process = ThreadPoolExecutor(self._most), os.getpid()
+
+    @property
+    def _most(self) -> int:
+        return 1 if self.is_file else _THREADS
+
+    def _begin_process(self) -> None:
+        """Leave threads and connections to the process from which this one was forked."""
+        self._threads, self._process = ThreadPoolExecutor(self._most), os.getpid()
+        self._of_parent += self._idle
+        self._idle.clear()
+
+    async def read(self, sql: str, *values: object) -> list[Any]:
+        """Return the rows of one statement. It keeps no other connection waiting.
 
         Raises:
             JournalError: the database can't be reached or read. The message names no password.
         """
-        is_alone = not (self.is_file or self._reads_in_transactions)
-        options: dict[str, Any] = {"is_read": True, **({"isolation_level": "AUTOCOMMIT"} if is_alone else {})}
-        return await self._carry_out(lambda connection: connection.execute(statement, values).all(), options)
+        return await self._carry_out(lambda connection: connection.fetch(sql, *values), "statement")
+
+    async def query(self, work: Callable[[Connection], T]) -> T:
+        """Do several reads that see the same moment, and return their result. They keep no other connection waiting.
+
+        Raises:
+            JournalError: the database can't be reached or read. The message names no password.
+        """
+        return await self._carry_out(work, "reads")
 
     async def change(
-        self, work: Callable[[sa.Connection], T], *, is_repeatable: bool = True, on_commit: Callable[[T], object] | None = None
+        self, work: Callable[[Connection], T], *, is_repeatable: bool = True, on_commit: Callable[[T], object] | None = None
     ) -> T:
         """Do some work in a transaction, which is on the disk at the end, and return its result.
 
@@ -222,12 +180,12 @@ class Database:
         Raises:
             JournalError: the database can't be reached or written. The message names no password.
         """
-        return await self._carry_out(work, {}, is_repeatable=is_repeatable, on_commit=on_commit)
+        return await self._carry_out(work, "changes", is_repeatable=is_repeatable, on_commit=on_commit)
 
     async def _carry_out(
         self,
-        work: Callable[[sa.Connection], T],
-        options: dict[str, Any],
+        work: Callable[[Connection], T],
+        kind: Literal["statement", "reads", "changes"],
         *,
         is_repeatable: bool = True,
         on_commit: Callable[[T], object] | None = None,
@@ -236,119 +194,156 @@ class Database:
         pause = 0.05
         until = loop.time() + _PATIENCE_SECONDS
         while True:
-            step = _Step(work, options)
-            # In a task of its own: the driver closes a connection whose statement is cancelled, and logs that it could not.
-            try:
+            step = _Step(work, kind)
+            try:  # in a task of its own, which ends also if the caller is cancelled
                 await wait_to_end(asyncio.create_task(self._once(step)))
             finally:
                 if on_commit is not None and step.is_done and step.failure is None:
-                    on_commit(step.result)
+                    on_commit(cast("T", step.result))
             if step.failure is None:
                 self._is_known = True
                 return cast("T", step.result)
-            is_safe = self._is_known and step.may_pass and (is_repeatable or not step.is_ending)
+            is_safe = (self._is_known or step.is_busy) and step.may_pass and (is_repeatable or not step.is_ending)
             if not is_safe or loop.time() + pause > until:
                 raise JournalError(f"the ledger {self.where} can't be used ({step.failure}): {_remedy(step.failure)}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _once(self, step: _Step) -> None:
+    async def _once(self, step: _Step[Any]) -> None:
+        watch = None if self.is_file else asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, step.give_up)
         try:
-            if isinstance(self._engine, sa.Engine):
-                await self._in_thread(partial(_within, self._engine, step))
-            else:
-                async with self._engine.connect() as connection:
-                    await connection.run_sync(step.take)
-        except DBAPIError as error:
-            step.failure, step.may_pass = str(error.orig).partition("\n")[0], _may_pass(error)
-        except (SQLAlchemyError, OSError, OverflowError, UnicodeDecodeError) as error:
-            # OverflowError: a port or a number that is too large. UnicodeDecodeError: SQLite's message quotes what is damaged.
+            await self._in_thread(partial(self._take, step))
+        except sqlite3.Error as error:
+            step.failure = str(error).partition("\n")[0]
+            # The low byte is the primary result code: https://www.sqlite.org/rescode.html.
+            step.may_pass = step.is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        except (OSError, OverflowError, UnicodeDecodeError) as error:
+            # UnicodeDecodeError: SQLite's message quotes what is damaged.
             step.failure = str(error).partition("\n")[0] or type(error).__name__
             step.may_pass = isinstance(error, OSError)
-        except Exception as error:
-            if not hasattr(error, "sqlstate"):  # asyncpg's own, while it connects
-                raise
-            step.failure, step.may_pass = str(error).partition("\n")[0], True
+        except self._errors as error:
+            step.failure, step.may_pass = self._tell(error)
+        finally:
+            if watch is not None:
+                watch.cancel()
 
-    async def create(self) -> None:
-        """Create the tables if there are none.
+    def _take(self, step: _Step[Any]) -> None:
+        """Take a step, in a thread."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._open()
+        step.connection = connection
+        is_kept = self._keeps_connections
+        try:
+            step.take(connection)
+        except BaseException:
+            is_kept = is_kept and not (step.is_broken or connection.is_lost)
+            if connection.is_lost:  # as the others are
+                self.close_idle()
+            raise
+        finally:
+            step.connection = None
+            if is_kept:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _open(self) -> Connection:
+        connection = self._connect()
+        if self._format is not None:
+            with contextlib.ExitStack() as opened:
+                opened.callback(connection.close)
+                self._check_format(connection.value(_FORMAT), self._format)
+                opened.pop_all()
+        return connection
+
+    async def create(self, tables: Tables) -> None:
+        """Create the tables if there are none, or convert those of an earlier format.
 
         Raises:
-            JournalError: another version of boardclient made them.
+            JournalError: a version of boardclient that is not known made them, or the file is no ledger.
         """
         if self.is_file:
-            try:  # only its owner can ever read it
-                os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            except FileExistsError:
-                pass
-            except OSError as error:
-                raise JournalError(f"the ledger {self.where} can't be created ({error.strerror}): choose another place") from None
-            await self.read(_IN_WAL)
+            _sqlite.create_file(self.where)
+        if tables.format is None or await self.query(_look) != (tables.format, True):
+            if self.is_file:
+                await self._carry_out(partial(_sqlite.make_ledger, self.where), "statement")
+            await self.change(partial(self._make, tables))
+        self._format = tables.format
 
-        def make(connection: sa.Connection) -> None:
-            if not self.is_file:  # two creations at once would meet in the catalogue
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))
-            metadata.create_all(connection)
-            if connection.scalar(sa.select(formats.c.format)) is None:
-                connection.execute(formats.insert().values(format=FORMAT))
-
-        await self.change(make)
-        await self.check()
-
-    async def check(self) -> None:
-        """Check that this version of boardclient can use the tables.
+    async def check(self, tables: Tables) -> None:
+        """Check that this version of boardclient can use the tables. Those of an earlier format are converted.
 
         Raises:
             JournalError: it can't, or there are none.
         """
-        found = next((row.format for row in await self.read(sa.select(formats.c.format))), None)
-        if found != FORMAT:
-            raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
+        found = next((row.format for row in await self.read(_FORMAT)), None)
+        if found is None:
+            raise JournalError(f"the ledger {self.where} has no jobs: this is no ledger")
+        if found != tables.format:
+            await self.change(partial(self._make, tables))
+        self._format = tables.format
+
+    def _make(self, tables: Tables, connection: Connection) -> None:
+        for statement in (_FORMATS, _clock.BOOTS) if self.is_file else (_LOCK, _FORMATS):
+            connection.run(statement)
+        if tables.format is not None:
+            found = connection.value(_FORMAT)
+            if found is None:
+                connection.run("INSERT INTO boardclient_format (format) VALUES (?)", tables.format)
+            elif found < tables.format and tables.convert is not None:
+                tables.convert(connection, found)
+                connection.run("UPDATE boardclient_format SET format = ?", tables.format)
+            else:
+                self._check_format(found, tables.format)
+        for statement in tables.statements:
+            connection.run(statement)
+        if self.is_file:
+            connection.run(f"PRAGMA application_id = {LEDGER}")  # those of format 2 had none
+
+    def _check_format(self, found: int | None, known: int) -> None:
+        if found != known:
+            raise JournalError(f"the ledger {self.where} has format {found}, not {known}: use the boardclient that made it")
 
     async def aclose(self) -> None:
         """Close the connections. It awaits nothing if its event loop was closed."""
-        if self._loop is not None and self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
             self.abandon()
-        elif isinstance(self._engine, sa.Engine):
-            await wait_to_end(asyncio.create_task(self._in_thread(self._engine.dispose)))
-            self._thread.shutdown(wait=False)
         else:
-            await wait_to_end(asyncio.create_task(self._engine.dispose()))
+            await wait_to_end(asyncio.create_task(self._in_thread(self.close_idle)))
+            self._threads.shutdown(wait=False)
 
     def abandon(self) -> None:
         """Close the connections whose event loop was closed."""
-        if isinstance(self._engine, sa.Engine):
-            self._engine.dispose()
-            self._thread.shutdown(wait=False)
-        else:
-            self._engine.sync_engine.dispose(close=False)  # they can't be closed without their loop
+        if self._process != os.getpid():
+            self._begin_process()
+        self.close_idle()
+        self._threads.shutdown(wait=False)
+
+    def close_idle(self) -> None:
+        """Close the connections that no step uses."""
+        while self._idle:
+            self._idle.pop().close()
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
-        if self._process != os.getpid():  # it has been forked: the thread stayed behind
-            self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
+        if self._process != os.getpid():  # it has been forked: the threads stayed behind
+            self._begin_process()
+        run = partial(_sqlite.files.run, work) if self.is_file else work
         try:
-            done = asyncio.get_running_loop().run_in_executor(self._thread, _files.run, work)
+            done = asyncio.get_running_loop().run_in_executor(self._threads, run)
         except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more
-            _files.run(work)
+            run()
         else:
             await done
 
-    def _configure(self, connection: Any, _: object) -> None:
-        connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
-        for pragma in (f"synchronous = {self._synchronous}", "busy_timeout = 30000"):
-            connection.execute(f"PRAGMA {pragma}")
 
-
-def _within(engine: sa.Engine, step: _Step) -> None:
-    with engine.connect() as connection:
-        step.take(connection)
-
-
-def _may_pass(error: DBAPIError) -> bool:
-    """Return True if the same may work in a moment: the server restarts, has no connection left, or others were first."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    code = getattr(error.orig, "sqlite_errorcode", 0)
-    return error.connection_invalidated or state.startswith(_PASSING) or code & 0xFF == sqlite3.SQLITE_BUSY
+def _look(connection: Connection) -> tuple[int | None, bool]:
+    """Return the format of the tables, None if there are none, and whether readers keep nobody waiting."""
+    find = "SELECT 1 FROM sqlite_master WHERE name = 'boardclient_format'"
+    is_there = connection.value(find if connection.is_file else "SELECT to_regclass('boardclient_format')::text")
+    is_set_up = not connection.is_file or connection.value("PRAGMA journal_mode") == "wal"
+    return connection.value(_FORMAT) if is_there else None, is_set_up
 
 
 def _remedy(failure: str) -> str:
@@ -356,60 +351,8 @@ def _remedy(failure: str) -> str:
         return "a pooler in transaction mode needs ?pooler=transaction at the end of the URL"
     if "unable to open" in failure or "readonly" in failure:
         return "check the path and its permissions"
-    if formats.name in failure:  # there is no such table
+    if "boardclient_" in failure:  # there is no such table
         return "this is no ledger"
     if any(words in failure for words in ("malformed", "not a database", "can't decode")):
         return "put back a copy of it, since the same again will not work"
     return "run again, which resumes it"
-
-
-def checked_location(where: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file, or a URL without a password.
-
-    Raises:
-        ValueError: the URL can't be used, or holds a password.
-        JournalError: the folder of the file does not exist, or is on a network file system.
-    """
-    location = os.fspath(where)
-    if "://" not in location:
-        return str(find_location(location))
-    url = None
-    with contextlib.suppress(ValueError, SQLAlchemyError):  # their words may hold a part of a password
-        url = sa.make_url(location)
-    if url is None or url.get_backend_name() != "postgresql":
-        raise ValueError("a ledger is the path of a file, or postgresql://user@host:port/database")
-    if url.query.get("pooler", "session") not in {"session", "transaction"}:
-        raise ValueError('pooler must be "session" or "transaction"')
-    if url.password is not None or any("password" in name.lower() for name in url.query):
-        raise ValueError(
-            "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
-        )
-    if others := sorted(set(url.query) - _PARAMETERS):
-        known = ", ".join(sorted(_PARAMETERS))
-        raise ValueError(f"a ledger's URL can't have the parameter {', '.join(others)}, but {known} (ssl is libpq's sslmode)")
-    return location
-
-
-def takes_location(function: F) -> F:
-    """Let an async function refuse its `ledger` without keeping it in frames: a URL that is refused may hold a password."""
-    parameters = inspect.signature(function)
-
-    @functools.wraps(function)
-    async def checked(*arguments: Any, **options: Any) -> Any:
-        given = parameters.bind(*arguments, **options).arguments["ledger"]
-        try:
-            if isinstance(given, str | os.PathLike):  # and no job, which has checked its own
-                checked_location(given)
-        except ValueError as error:
-            refusal = without_frames(error)
-        else:
-            return await function(*arguments, **options)
-        del arguments, options, given
-        raise refusal
-
-    return cast("F", checked)
-
-
-def _begin(connection: sa.Connection) -> None:
-    if not connection.get_execution_options().get("is_read"):  # one statement needs no transaction, and no lock
-        connection.exec_driver_sql("BEGIN IMMEDIATE")

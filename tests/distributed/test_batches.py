@@ -52,7 +52,7 @@ from boardclient.distributed import (
 )
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.errors import BoardClientError, Effect
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService, faults
 from boardclient.testing.faults import Stage
 
@@ -1271,7 +1271,7 @@ async def test_batches_whose_database_restarts_while_they_are_delivered_and_sett
     world: World, postgresql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No row is lost and none has two cards. Workers without a ledger make more cards than rows."""
-    monkeypatch.setattr("boardclient.store._database._PATIENCE_SECONDS", SECONDS)  # a restart on a busy machine may take long
+    monkeypatch.setattr("boardclient.store._alchemy._PATIENCE_SECONDS", SECONDS)  # a restart on a busy machine may take long
     engine = Campaign(world, keys=12, rows=8)
     world.service.latency = 0.01
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])

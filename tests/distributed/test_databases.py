@@ -36,7 +36,7 @@ from boardclient.distributed import (
     status,
     unknown_rows,
 )
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService
 
 Pooler = Callable[[str], AbstractContextManager[str]]

@@ -28,7 +28,7 @@ from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger
 from boardclient.distributed._tables import CLOSING, dump_audit, jobs, read_states
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
-from boardclient.store._database import Database
+from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService
 
 DRAFTS = [CardDraft(f"card {n}", "l1") for n in range(20)]

@@ -10,7 +10,7 @@ import pytest
 from recipe_helpers import MakeRecipe, Recipe, blocks
 
 if TYPE_CHECKING:
-    from conftest import Server
+    from ledger_places import Server
 
 
 _BROKER = """

@@ -31,7 +31,6 @@ from boardclient import (
     JournalError,
     Pace,
     Token,
-    _database,
 )
 from boardclient.credentials import Credentials, Exchange
 from boardclient.distributed import (
@@ -52,11 +51,12 @@ from boardclient.distributed import _parts as leases
 from boardclient.distributed import _worker as workers
 from boardclient.distributed._tables import parts
 from boardclient.integrations.dask import DaskRun
-from boardclient.store._database import Database
+from boardclient.store import _alchemy
+from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
-    from conftest import Server
+    from ledger_places import Server
 
 
 @attrs.define
@@ -299,8 +299,8 @@ async def test_the_file_of_a_ledger_is_the_one_that_its_path_names(name: str, tm
 async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
     """Old and new code can't write one ledger."""
     job = await board.plan(board.drafts(3))
-    database = _database.Database(board.ledger)
-    await database.change(lambda connection: connection.execute(sa.update(_database.formats).values(format=99)))
+    database = Database(board.ledger)
+    await database.change(lambda connection: connection.execute(sa.update(_alchemy.formats).values(format=99)))
     await database.aclose()
     for use in (lambda: board.plan(board.drafts(3)), lambda: board.run(job), lambda: status(board.ledger)):
         with pytest.raises(JournalError, match="has format 99, not"):
@@ -592,13 +592,13 @@ async def test_a_disk_that_is_full(board: Board, monkeypatch: pytest.MonkeyPatch
     """Nothing is sent that was not logged. With room the same job resumes, and what was not written is settled."""
     drafts = board.drafts(600)
     job = await board.plan(drafts, parts=2)
-    begin, pages = _database._begin, [Path(board.ledger).stat().st_size // 4096 + 3]
+    begin, pages = _alchemy._begin, [Path(board.ledger).stat().st_size // 4096 + 3]
 
     def begin_on_disk(connection: sa.Connection) -> None:
         begin(connection)
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages[0]}")
 
-    monkeypatch.setattr(_database, "_begin", begin_on_disk)
+    monkeypatch.setattr(_alchemy, "_begin", begin_on_disk)
     with pytest.raises(JournalError, match="database or disk is full"):
         await board.run(job)
     pages[0] = 2**30

@@ -22,9 +22,8 @@ import attrs
 
 from boardclient._environment import find_location, why_no_file_opens
 from boardclient.errors import JournalError
+from boardclient.store._kinds import JOURNAL, refuse_ledger
 
-APPLICATION_ID: Final = 0x62634A4C
-"""Identifies SQLite files of this package: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 FORMAT: Final = 5
 _READABLE: Final = frozenset({4, FORMAT})
 """The formats that can be used: one of format 4 does not say which fields the service has shown."""
@@ -98,7 +97,7 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         sqlite3.Error: it can't be read.
     """
     application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    if application != APPLICATION_ID:
+    if application != JOURNAL:
         raise JournalError(
             f"{path} is no journal of boardclient (it may be empty or cut off): choose another path, or restore it"
         )
@@ -289,6 +288,7 @@ class JournalFile:
         target = find_location(path)
         if identity is None and not target.exists():
             raise JournalError(f"there is no journal {target}: check the path")
+        refuse_ledger(target)
         with contextlib.ExitStack() as opened, translated(target):
             lock = opened.enter_context(contextlib.closing(RunLock(target)))
             if identity is not None and not target.exists():
@@ -424,7 +424,7 @@ def _create(path: Path, identity: Mapping[str, str], lock: RunLock) -> None:
         with contextlib.closing(connect(unfinished)) as connection:
             connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};{_SCHEMA}")
+            connection.executescript(f"BEGIN; PRAGMA application_id = {JOURNAL}; PRAGMA user_version = {FORMAT};{_SCHEMA}")
             values = {**meta, "inode": unfinished.stat().st_ino, "path": str(path)}
             connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
             connection.execute("COMMIT")
