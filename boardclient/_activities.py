@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._guards import guarded
+from boardclient._guards import check_notified, guarded
 from boardclient.errors import BoardClientError, Effect
 from boardclient.logs import CALLS
 
@@ -163,8 +163,8 @@ def observers_of(observers: object) -> Observers | None:
     """Return the observers of a session, None if there are none, or raise a TypeError if one is not a plain function."""
     if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
         raise TypeError("observers must be an iterable of functions, such as [print]")
-    if any(map(inspect.iscoroutinefunction, [*given, *(type(observer).__call__ for observer in given)])):
-        raise TypeError("observers must be plain functions, which are called and not awaited: one is a coroutine function")
+    for observer in given:
+        check_notified(observer, "each observer")
     return Observers(given) if given else None
 
 
@@ -261,7 +261,7 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
         "status": activity.status,
         "seconds": round(activity.seconds, 6),
         "effect": activity.effect.value if is_of_requests else None,
-        "request_id": _request_id_of(activity.response_headers),
+        "request_id": request_id_of(activity.response_headers),
     }
     parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
     ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
@@ -274,7 +274,7 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
     CALLS.log(level, text, *named, *values, *([", ".join(ends)] if ends else []), extra=extra)
 
 
-def _request_id_of(headers: Mapping[str, str]) -> str | None:
+def request_id_of(headers: Mapping[str, str]) -> str | None:
     """Return the service's identifier of a request, from the headers of its response."""
     return next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), None)
 

@@ -29,6 +29,19 @@ SUPPLIED_SECONDS: Final = 30.0
 _logger: Final = logging.getLogger("boardclient")
 
 
+def check_notified(function: object, name: str) -> None:
+    """Check a function of an application that is called and not awaited. Errors call it `name`.
+
+    Raises:
+        TypeError: it can't be called, or calling it only makes a coroutine or a generator, which nothing would run.
+    """
+    if not callable(function):
+        raise TypeError(f"{name} must be callable")
+    for one in (function, type(function).__call__):  # of an object, its class's method is called
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one):
+            raise TypeError(f"{name} must be a plain function: it is called, and what it returns is not awaited or iterated")
+
+
 def log_failure(what: str) -> None:
     """Log the exception being handled, with the name of the code that raised it."""
     _logger.exception("%s failed", what)
@@ -51,6 +64,8 @@ class GuardedLimiter:
             raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
+        if self._report is not None:
+            check_notified(self._report, "a limiter's report")
 
     @property
     def held_seconds(self) -> float | None:

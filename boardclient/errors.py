@@ -136,6 +136,8 @@ class BoardClientError(Exception):
         candidates: The identifiers of the cards that may be the one of a reference, if its effect stays unknown.
         shown_request: What the call sends, without its credentials. None if there was no request.
         call_id: The identifier of the call in events and logs.
+        request_id: What the service calls the last request, by a header such as `X-Request-Id`, for its support. None if no
+            response says so.
     """
 
     suggested_status: int = 500
@@ -143,6 +145,7 @@ class BoardClientError(Exception):
     candidates: tuple[str, ...] = ()
     shown_request: ShownRequest | None = None
     call_id: str = ""
+    request_id: str | None = None
 
     def __init__(self, message: str = "", effect: Effect = Effect.NOT_SENT, attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message)

@@ -297,14 +297,16 @@ class AsyncSession:
             A `MapResult` for each item, in the order of completion. Where its `error` is None, `value` is the result.
 
         Raises:
+            TypeError: `function` can't be one that is awaited, or has returned what can't be awaited.
             ValueError: `concurrency` is not a whole number of at least 1, or None.
             Exception: any error that the input raises, after the results of the items before it.
         """
-        from boardclient.bulk._map import map_calls  # for those who use it
+        from boardclient.bulk._map import MapResults, check_mapped, map_calls  # for those who use it
         from boardclient.bulk._run import check_count
 
         check_count(concurrency, "concurrency")
-        return map_calls(self._pipeline, function, items, concurrency)
+        check_mapped(function, items)
+        return MapResults(map_calls(self._pipeline, function, items, concurrency))
 
     def stats(self) -> SessionStats:
         """Return what the session and its views have done and are doing, in numbers."""
@@ -381,6 +383,7 @@ class AsyncSession:
         *,
         params: Mapping[str, Parameter | Sequence[Parameter] | None] | None = None,
         json: JsonValue = None,
+        headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
     ) -> Response:
         """Make a call that has no method of its own. It is signed, renewed and retried like all others.
@@ -391,6 +394,8 @@ class AsyncSession:
             params: The query. A parameter with a list is sent once for each of its values, one that is None is not sent. None
                 (default): no query but credentials.
             json: The body. None (default): no body.
+            headers: Headers besides those of the session. Credentials, and headers that frame or encode a message, are refused.
+                None (default): no others.
             repeatable: Whether a second request leaves the service in the same state as the first, for the retry policy. None
                 (default): True for GET, PUT and DELETE.
 
@@ -398,9 +403,9 @@ class AsyncSession:
             ApiError: the status is not a success.
             InvalidIdentifierError: the path holds the key or token of the call, which errors, logs and events would show.
             BoardClientError: the call failed in another way.
-            TypeError, ValueError: it can't be sent, or holds a field `key` or `token`.
+            TypeError, ValueError: it can't be sent, or holds a field `key` or `token`, or a header of the session's own.
         """
-        return await self._pipeline.call(build_request(method, path, params, json, repeatable))
+        return await self._pipeline.call(build_request(method, path, params, json, repeatable, headers))
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:

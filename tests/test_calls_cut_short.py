@@ -8,7 +8,7 @@ import functools
 import logging
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -257,6 +257,40 @@ def test_an_observer_that_is_a_coroutine_function_is_refused(observer: Any) -> N
     """An observer is called and not awaited, so a coroutine function is refused when the session is made."""
     with pytest.raises(TypeError, match="not awaited"):
         AsyncSession(StaticCredentials("t"), "https://board.example", observers=[observer])
+
+
+async def _generator(item: object) -> AsyncIterator[object]:
+    yield item
+
+
+def _made(item: object) -> Iterator[object]:
+    yield item
+
+
+class _Limiter:
+    async def __aenter__(self) -> None:
+        raise AssertionError
+
+    async def __aexit__(self, *error: object) -> None:
+        raise AssertionError
+
+    async def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("function", [_awaited, _Awaited(), functools.partial(_awaited), _generator, _made])
+async def test_a_function_that_is_called_and_not_awaited_is_a_plain_one(function: Any, service: BoardService) -> None:
+    """Wherever an application gives one, a coroutine function is a TypeError, before anything is sent."""
+    async with service.session() as session:
+        with pytest.raises(TypeError, match="on_progress must be a plain function"):
+            session.cards.create_many([], on_progress=function)
+        with pytest.raises(TypeError, match="marker must be a plain function"):
+            session.cards.create_many([], board_id="b", marker=function)
+    with pytest.raises(TypeError, match="on_call must be a plain function"):
+        BoardService(on_call=function)
+    with pytest.raises(TypeError, match="report must be a plain function"):
+        service.session(limiter=_Limiter())
+    assert service.calls == []
 
 
 async def test_an_observer_that_returns_a_coroutine_is_logged(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:

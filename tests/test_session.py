@@ -19,6 +19,7 @@ import boardclient.retry
 from boardclient import AsyncSession, Effect, NotFoundError, ServerError, SessionClosedError, StaticCredentials
 from boardclient.events import RequestSent, ResponseReceived, RetryScheduled
 from boardclient.models import Board, check_identifier
+from boardclient.testing import BoardService
 
 # --- observers and limiter
 
@@ -332,3 +333,19 @@ async def test_headers_go_with_every_request(wire: Any) -> None:
     assert first["X-Team"] == second["X-Team"] == "blue"
     assert re.fullmatch(r"boardclient/\S+ planner/2", first["User-Agent"])
     assert (first["Content-Type"], second.get("Content-Type")) == ("application/json", None)
+
+
+async def test_a_free_request_takes_headers_of_its_own(service: BoardService) -> None:
+    """They are sent besides those of the session. Credentials, and headers that frame a message, are refused unsent."""
+    async with service.session(headers={"X-Of": "session"}) as session:
+        response = await session.request("GET", "/1/members/me", headers={"X-Trace": "abc", "If-None-Match": '"1"'})
+        sent = service.calls[-1].headers
+        assert (response.status, sent["X-Trace"], sent["X-Of"], sent["If-None-Match"]) == (200, "abc", "session", '"1"')
+        for name in ("Authorization", "content-type", "Host", "Proxy-Authorization", "Content-Length", "Transfer-Encoding"):
+            with pytest.raises(ValueError, match="headers must not hold"):
+                await session.request("GET", "/1/members/me", headers={name: "x"})
+        with pytest.raises(ValueError, match="printable"):
+            await session.request("GET", "/1/members/me", headers={"X": "a\r\nb"})
+        with pytest.raises(TypeError):
+            await session.request("GET", "/1/members/me", headers=[("X", "a")])  # type: ignore[arg-type]  -- what is refused
+        assert len(service.calls) == 1

@@ -16,7 +16,7 @@ from yarl import URL
 
 from boardclient._interface import _fields
 from boardclient._interface._fields import encode
-from boardclient._interface._responses import Response, api_error, excerpt, response_of
+from boardclient._interface._responses import Response, add_request_id, api_error, excerpt, response_of
 from boardclient._redaction import CREDENTIAL_NAMES
 from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
@@ -337,7 +337,12 @@ def _check_names(given: Iterable[object], name: str, reserved: frozenset[str]) -
 
 
 def build_request(
-    method: str, path: str, params: Parameters | None = None, json: JsonValue = None, repeatable: bool | None = None
+    method: str,
+    path: str,
+    params: Parameters | None = None,
+    json: JsonValue = None,
+    repeatable: bool | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Request[Response]:
     """Build a request that is not in the table, for `session.request`.
 
@@ -359,7 +364,8 @@ def build_request(
     body = None if json is None else encode(_exactly(json, "json"))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
-    return Request(operation, _with_query(checked, pairs), body, checked)
+    more = None if headers is None else check_headers(headers, "headers", _REFUSED_HEADERS)
+    return Request(operation, _with_query(checked, pairs), body, checked, headers=more)
 
 
 def _exactly(value: JsonValue, name: str) -> JsonValue:
@@ -516,5 +522,6 @@ def unreadable(request: Request[T], error: DecodeError, response: RawResponse, h
     if not error.path:
         message += f" (status {response.status} from {host}: {excerpt(response) or 'an empty body'}); check base_url"
     unusable = DecodeError(message, error.path, request.line)
+    add_request_id(unusable, response.headers)
     unusable.repeatable = request.repeatable
     return unusable

@@ -17,6 +17,7 @@ from typing import Final, TypeGuard, TypeVar
 import attrs
 from multidict import CIMultiDict
 
+from boardclient._activities import request_id_of
 from boardclient._interface import _fields
 from boardclient._transport._values import SUCCESSES, RawResponse
 from boardclient.errors import (
@@ -43,6 +44,8 @@ BODY_KEPT_BYTES: Final = 64 * 2**10
 """How much of a response's body an error keeps."""
 _EXCERPT_BYTES: Final = 200
 _KIND_LENGTH: Final = 60
+_ID_LENGTH: Final = 200
+"""How much of the service's identifier of a request a message shows."""
 
 
 @attrs.frozen(eq=False)
@@ -153,6 +156,13 @@ def add_words(error: BoardClientError, words: str, joint: str = "; ") -> None:
     error.args = (error.message, *error.args[1:])
 
 
+def add_request_id(error: BoardClientError, headers: Mapping[str, str]) -> None:
+    """Let an error tell, and its message say, what the service calls the request, if the headers of its response do."""
+    error.request_id = request_id_of(headers)
+    if error.request_id is not None:
+        add_words(error, f"request id {ascii(error.request_id[:_ID_LENGTH])[1:-1]}")
+
+
 @attrs.frozen
 class Response:
     """The response to `session.request`.
@@ -196,7 +206,9 @@ class Response:
             return reader(self.body)
         except DecodeError as error:
             message, path = error.message, error.path
-        raise DecodeError(f"{self.request}{self.request and ': '}{message}", path, self.request)
+        unusable = DecodeError(f"{self.request}{self.request and ': '}{message}", path, self.request)
+        add_request_id(unusable, self.headers)
+        raise unusable
 
 
 def response_of(response: RawResponse, line: str) -> Response:
@@ -216,6 +228,7 @@ def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiErr
     ]
     error = meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
     error.retry_at = retry_at(response.status, response.headers, now)
+    add_request_id(error, response.headers)
     return error
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+import inspect
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -56,6 +58,50 @@ class MapFailure(Generic[T]):
 
 MapResult: TypeAlias = MapSuccess[T, R] | MapFailure[T]
 """The result of one item of `AsyncSession.map`. Where its `error` is None, `value` is what the function returned."""
+
+
+def check_mapped(function: object, items: object) -> None:
+    """Check the arguments of a map, as far as they tell without a call.
+
+    Raises:
+        TypeError: the function can't return what is awaited, or the items can't be iterated.
+    """
+    if not callable(function):
+        hint = ": pass the function itself, which is called for each item" if inspect.isawaitable(function) else ""
+        raise TypeError(f"function must be a function of an item, not {type(function).__name__}{hint}")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError("function must return what is awaited: a generator function does not")
+    if not isinstance(items, Iterable | AsyncIterable) and not hasattr(type(items), "__getitem__"):
+        raise TypeError(f"items must be an iterable or asynchronous iterable, not {type(items).__name__}")
+
+
+class MapResults(AsyncGenerator[MapResult[T, R], None]):
+    """The results of one map. It warns if none of them is ever asked for, since no call is made then."""
+
+    def __init__(self, results: AsyncGenerator[MapResult[T, R], None]) -> None:
+        self._results = results
+        self._is_used = False
+
+    def asend(self, value: None) -> Coroutine[Any, Any, MapResult[T, R]]:
+        self._is_used = True
+        return self._results.asend(value)
+
+    def athrow(self, *arguments: Any) -> Coroutine[Any, Any, MapResult[T, R]]:
+        self._is_used = True
+        return self._results.athrow(*arguments)
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        self._is_used = True
+        return self._results.aclose()
+
+    def __del__(self) -> None:
+        if not self._is_used:
+            warnings.warn(
+                "the results of a map were never asked for, so no call was made: use `async for`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
 
 async def map_calls(
@@ -155,9 +201,11 @@ async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item:
 
 
 async def _call(function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
-    task = asyncio.current_task()
+    task, value = asyncio.current_task(), None
     try:
-        return MapSuccess(index=index, item=item, value=await function(item))
+        value = function(item)
+        if inspect.isawaitable(value):
+            return MapSuccess(index=index, item=item, value=await value)
     except Exception as error:
         return MapFailure(index=index, item=item, error=error)
     except asyncio.CancelledError as error:
@@ -166,3 +214,4 @@ async def _call(function: Callable[[T], Awaitable[R]], index: int, item: T) -> M
         raised = RuntimeError("the function was cancelled by something other than its run")
         raised.__cause__ = error
         return MapFailure(index=index, item=item, error=raised)
+    raise TypeError(f"function must return what is awaited, not {type(value).__name__}")

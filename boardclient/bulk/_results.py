@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -302,7 +303,10 @@ class Tally:
         self.announced = now.waiting_for
         try:
             for listener in (*self.listeners, *filter(None, [self.watch])):
-                listener(self.progress(now))
+                given: object = listener(self.progress(now))
+                if inspect.iscoroutine(given):
+                    given.close()
+                    raise TypeError("on_progress returned a coroutine, which is not awaited: it must be a plain function")
         except asyncio.CancelledError:  # a plain function can't be cancelled, so the function itself raised this
             return RuntimeError("on_progress raised CancelledError")
         except BaseException as error:  # it ends the run and is raised to its owner

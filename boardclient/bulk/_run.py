@@ -7,12 +7,13 @@ import contextvars
 import logging
 import math
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence, Sized
+import warnings
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Mapping, Sequence, Sized
 from types import TracebackType
-from typing import Final, Literal, Self, cast, get_args
+from typing import Any, Final, Literal, Self, cast, get_args
 
 from boardclient._activities import PARENT, Activity, followers
-from boardclient._guards import wait_to_end
+from boardclient._guards import check_notified, wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine._engine import Engine
 from boardclient.bulk._engine._places import BulkOptions
@@ -84,8 +85,8 @@ class BulkRun:
     ) -> None:
         if not isinstance(drafts, Iterable | AsyncIterable):
             raise TypeError("drafts must be an iterable or asynchronous iterable of drafts")
-        if not all(map(callable, listeners)):
-            raise TypeError("on_progress must be callable")
+        for listener in listeners:
+            check_notified(listener, "on_progress")
         if pipeline.observers is not None:
             listeners = (*listeners, pipeline.observers.notify)
         self._pipeline = pipeline
@@ -194,6 +195,19 @@ class BulkRun:
             self._open_engine().results.discard_all()
         return self.report
 
+    def __await__(self) -> Generator[Any, None, BulkReport]:
+        """Run to the end, and return the report, as `wait` does."""
+        return self.wait().__await__()
+
+    def __del__(self) -> None:
+        if getattr(self, "_stage", "") == "new" and not self._is_stopped:
+            warnings.warn(
+                "a BulkRun was never started, so no card was sent: use `async with`, or await it",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
     def take_ready(self) -> list[CardResult]:
         """Return the results that are ready, without waiting. It can also be called after the block."""
         return [] if self._engine is None else self._engine.results.take_all()
@@ -258,8 +272,10 @@ def make_options(
         check_identifier(board_id, "board_id")
     if journal is not None and not isinstance(journal, str | os.PathLike):
         raise TypeError(f"journal must be a path, not {type(journal).__name__}")
-    if marker not in (None, True, False) and not callable(marker):
-        raise TypeError("marker must be True, None or a function of a draft")
+    if marker not in (None, True, False):
+        if not callable(marker):
+            raise TypeError("marker must be True, None or a function of a draft")
+        check_notified(marker, "marker")
     check_settle(settle)
     if not isinstance(probe, bool):
         raise TypeError(f"probe must be True or False, not {type(probe).__name__}")

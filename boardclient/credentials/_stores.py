@@ -74,7 +74,8 @@ class StoredToken:
     Args:
         token: The token.
         generation: The number of tokens and deletions of the account so far, from 1.
-        deletion: The generation of the account's last deletion, 0 (default) if there was none. It is left out of comparison.
+        deletion: The generation of the account's last deletion, 0 (default) if there was none. A store keeps it when the next
+            token is published, which tells a token from before the deletion from a later one. It is left out of comparison.
     """
 
     token: Token
@@ -109,7 +110,7 @@ class TokenStore(Protocol):
     """
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account, None if none is stored."""
+        """Return the token of the account, its generation and that of the last deletion. None if no token is stored."""
         ...
 
     async def generation(self, account: str) -> int:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from boardclient import AsyncSession
+from boardclient._guards import check_notified
 from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
@@ -99,8 +100,8 @@ class WorkOptions:
             raise ValueError("lease must be more than 0 seconds, and finite")
         if self.patience is not None and not 0 <= check_seconds(self.patience, "patience") < math.inf:
             raise ValueError("patience must be a number of seconds, at least 0, or None")
-        if self.on_progress is not None and not callable(self.on_progress):
-            raise TypeError("on_progress must be callable")
+        if self.on_progress is not None:
+            check_notified(self.on_progress, "on_progress")
 
 
 _OF_ONE: Final = WorkOptions(lease=10.0)

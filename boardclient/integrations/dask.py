@@ -77,7 +77,7 @@ class DaskRun:
         if address.scheme != "tls" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
         check_count(workers, "workers")
-        WorkOptions(concurrency, lease)  # before any worker does, which raises the same
+        WorkOptions(concurrency, lease, on_progress=on_progress)  # before any worker does, which raises the same
         self.report: BulkReport = BulkReport()
         self._jobs = [jobs] if isinstance(jobs, Job) else [*jobs]
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import itertools
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
@@ -145,9 +146,9 @@ def _member_id(number: int) -> str:
     return f"{number:024x}" if number == 0 else f"a11ce{number:019x}"  # never the identifier of a board, list or card
 
 
-def _secret(kind: str, number: int) -> str:
+def _secret(kind: str, number: int, of: str = "") -> str:
     # Each value has characters that must be percent-encoded, to find clients that forget it.
-    return f"{kind}/{hashlib.sha256(f'{kind} {number}'.encode()).hexdigest()[:32]}+="
+    return f"{kind}/{hashlib.sha256(f'{kind} {number}{of}'.encode()).hexdigest()[:32]}+="
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -166,6 +167,8 @@ class Grants:
     tokens: dict[str, AccessToken] = attrs.field(init=False, factory=dict)
     _codes: dict[str, AuthorizationCode] = attrs.field(init=False, factory=dict)
     _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
+    _run: str = attrs.field(init=False, factory=lambda: secrets.token_hex(8))
+    """Makes the tokens of this service its own: a store may still keep those of one that ran before."""
 
     def __attrs_post_init__(self) -> None:
         self.token = self.issue_token()
@@ -216,7 +219,7 @@ class Grants:
         """
         seconds = self.token_lifetime if lifetime is None else lifetime
         expires_at = None if seconds is None else self.clock() + seconds
-        value = _secret("token", next(self._numbers))
+        value = _secret("token", next(self._numbers), self._run)
         granted = self.scopes if scopes is None else set_of(scopes)
         self.tokens[value] = AccessToken(value, granted, expires_at, self.member(member).id)
         return value

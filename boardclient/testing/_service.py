@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 import attrs
 from aiohttp import web
 
+from boardclient._guards import check_notified
 from boardclient.testing import faults
 from boardclient.testing._oauth import Answer, Json, Member
 from boardclient.testing._rules import FORMS, OPERATIONS, UNKNOWN, BoardRules, SeededBoard, operation_of
@@ -250,6 +251,8 @@ class BoardService:
     _thread: tuple[threading.Thread, Callable[[], object]] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
+        if self.on_call is not None:
+            check_notified(self.on_call, "on_call")
         self.faults = Faults(self.clock)
         self.rules = BoardRules(
             clock=self.clock,

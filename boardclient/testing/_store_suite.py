@@ -140,7 +140,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_does_not_resurrect_a_deleted_token(self, store: TokenStore) -> None:
-        """A publish that began before a deletion fails. One after the generation that the deletion made succeeds."""
+        """A publish that began before a deletion fails. One after it succeeds, and its token names that deletion."""
         await store.delete("a")
         _expect("generation of an unknown account after a deletion", await store.generation("a"), 1)
         _expect("publish of one who began before it", await store.publish("a", Token("late"), 0), False)
@@ -153,8 +153,9 @@ class TokenStoreSuite:
         _expect("publish after the second deletion", await store.publish("a", Token("second"), 3), True)
         kept = await store.read("a")
         _expect("whether it was kept", kept == StoredToken(Token("second"), 4), True)
-        if kept is not None and kept.deletion is not None:  # pragma: no branch -- a store may leave it out
-            _expect("the generation of the last deletion", kept.deletion, 3)
+        _expect("the generation of the last deletion", kept and kept.deletion, 3)
+        leased = (await store.lease("a", "x", self.lease_seconds)).stored
+        _expect("the generation of the last deletion in a lease", leased and leased.deletion, 3)
 
     @_in_a_loop
     async def test_a_deletion_ends_lease_and_cool_down(self, store: TokenStore) -> None:

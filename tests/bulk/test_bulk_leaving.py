@@ -1,12 +1,14 @@
 """Leaving a bulk run, consuming it from several tasks, and taking it up again."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bulk_helpers import World
 from bulk_service import Closing, Service, drafts, let_run
 from virtual_loop import virtually
 from waiting import until
@@ -208,3 +210,27 @@ async def test_a_run_that_ends_while_it_waits_for_a_connection(is_paced: bool, i
     async with asyncio.timeout(1.0):
         for _ in range(service.pipeline.slots.number):
             await service.pipeline.slots.enter()
+
+
+async def test_a_run_that_is_never_started_warns(world: World) -> None:
+    """No card was sent, which its owner may have forgotten to ask for."""
+    with pytest.warns(ResourceWarning, match="a BulkRun was never started, so no card was sent"):  # noqa: PT031 -- it warns when it is collected
+        world.run(world.drafts(0))
+        gc.collect()
+    assert world.there == []
+
+
+async def test_a_run_that_is_awaited_runs_to_its_end(world: World) -> None:
+    """Without a block, and as `wait` does."""
+    report = await world.run(world.drafts(*range(3)))
+    assert (report.created, len(world.there)) == (3, 3)
+
+
+async def test_a_listener_that_returns_a_coroutine_ends_the_run(world: World) -> None:
+    """It is a plain function that makes one, so only its call shows it. The cards that were sent are on record."""
+
+    async def tell(progress: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="on_progress returned a coroutine"):
+        await world.run(world.drafts(*range(3)), on_progress=lambda progress: tell(progress))

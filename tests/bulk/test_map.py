@@ -1,8 +1,10 @@
 """Calls in bulk: `session.map`."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from virtual_loop import virtually
@@ -289,3 +291,45 @@ async def test_a_fixed_number_of_calls_is_not_slowed_down() -> None:
         call = Limited(20.0)
         assert len([result async for result in session.map(call, range(400), 10)]) == 400
         assert asyncio.get_running_loop().time() == pytest.approx(400 / 10 * 0.05)
+
+
+async def _double(item: int) -> int:
+    return 2 * item
+
+
+async def _yield(item: int) -> AsyncIterator[int]:
+    yield item
+
+
+async def test_what_can_t_be_mapped_is_refused_at_once(session: AsyncSession) -> None:
+    """A call in place of its function, a generator function, and what is no iterable."""
+    called = _double(1)
+    wrong: list[tuple[Any, Any, str]] = [
+        (called, [1], "pass the function itself"),
+        ("get", [1], "must be a function of an item, not str"),
+        (None, [1], "must be a function of an item, not NoneType"),
+        (_yield, [1], "a generator function does not"),
+        (_double, 5, "items must be an iterable or asynchronous iterable, not int"),
+    ]
+    for function, items, words in wrong:
+        with pytest.raises(TypeError, match=words):
+            session.map(function, items)
+    called.close()
+
+
+async def test_a_function_whose_result_can_t_be_awaited_ends_the_map(session: AsyncSession) -> None:
+    """It is no failure of an item: it would be that of each."""
+    function: Any = len
+    with pytest.raises(TypeError, match="function must return what is awaited, not int"):
+        [result async for result in session.map(function, ["a", "b"])]
+
+
+async def test_a_map_that_nobody_iterates_warns(session: AsyncSession) -> None:
+    """No call was made. One that is begun or closed does not warn."""
+    with pytest.warns(ResourceWarning, match="no call was made"):  # noqa: PT031 -- it warns when it is collected
+        session.map(_double, [1])
+        gc.collect()
+    await session.map(_double, [1]).aclose()
+    with pytest.raises(ZeroDivisionError):
+        await session.map(_double, [1]).athrow(ZeroDivisionError())
+    assert [result.value async for result in session.map(_double, [1])] == [2]

@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 from waiting import until
 
-from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, StaticCredentials, logs
+from boardclient import (
+    ApiError,
+    AsyncSession,
+    BoardClientError,
+    CardDraft,
+    DecodeError,
+    NotFoundError,
+    ServerError,
+    StaticCredentials,
+    logs,
+)
 from boardclient._activities import INSTALLED, Activity, Instrument
 from boardclient.errors import Effect, SessionClosedError
 from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
@@ -42,6 +52,47 @@ async def test_a_call_is_logged_with_its_attempts(service: BoardService, policy:
     assert texts[5].startswith(f"members.me ({call_id}) done [status 200, account ada")
     levels = [record.levelname for record in caplog.records if record.name == "boardclient.calls"]
     assert levels == ["DEBUG", "DEBUG", "INFO", "DEBUG", "DEBUG", "INFO"]
+
+
+@pytest.mark.parametrize("name", ["X-Request-Id", "x-amzn-requestid", "CF-Ray", "X-Correlation-ID"])
+async def test_an_error_says_what_the_service_calls_the_request(
+    name: str, service: BoardService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `request_id`, in its message, and in the log: for a refusal, and for a success that can't be read."""
+    caplog.set_level(logging.INFO, "boardclient")
+    async with service.session(retry=None) as session:
+        named = {name: "r-78"}
+        unusable = (faults.status(500, headers=named), *(faults.foreign_body(body, headers=named) for body in (b"[]", b"<p>")))
+        for number, fault in enumerate(unusable):
+            service.faults.add(fault, "members.me", times=1)
+            with pytest.raises(BoardClientError, match=r"request id r-78$") as caught:
+                await session.members.me()
+            assert (
+                caught.value.request_id
+                == copy.copy(caught.value).request_id
+                == pickle.loads(pickle.dumps(caught.value)).request_id
+            )
+            assert caught.value.request_id == "r-78"
+            assert "request_id r-78" in caplog.messages[number]
+        service.faults.add(unusable[-1], "members.me", times=1)
+        response = await session.request("GET", "/1/members/me")
+        with pytest.raises(DecodeError, match=r"request id r-78$"):
+            response.json()
+        with pytest.raises(NotFoundError) as missing:
+            await session.cards.get("none")
+        assert missing.value.request_id is None
+
+
+async def test_the_identifier_of_a_request_shows_no_credential_and_stays_one_line(service: BoardService) -> None:
+    """A service may send anything as one, also what it was sent."""
+    async with service.session(retry=None) as session:
+        service.faults.add(faults.status(500, headers={"X-Request-Id": f"r\t{service.token}" + "x" * 300}), "members.me")
+        with pytest.raises(ServerError) as caught:
+            await session.members.me()
+    assert_no_secrets([caught.value, caught.value.request_id], secrets=[service.token])
+    assert str(caught.value).isprintable()
+    assert str(caught.value).endswith("x" * 190)
+    assert not str(caught.value).endswith("x" * 200)
 
 
 async def test_renewals_and_failures_are_logged(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:

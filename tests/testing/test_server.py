@@ -6,11 +6,12 @@ import asyncio
 import inspect
 import socket
 import threading
+from pathlib import Path
 
 import aiohttp
 import pytest
 
-from boardclient import ApiError
+from boardclient import ApiError, AuthorizationRequest, FileTokenStore
 from boardclient.testing import BoardService, playground
 
 
@@ -225,3 +226,18 @@ async def test_on_call_receives_each_call_once_it_has_its_response() -> None:
         await session.members.me()
         assert [(call.operation, call.status) for call in told] == [("members.me", 200)]
         assert told == service.calls
+
+
+async def test_a_store_of_tokens_serves_one_service_after_another(tmp_path: Path) -> None:
+    """What a service issues is refused by the next one, which issues another: a program with a file of tokens runs twice."""
+    members = []
+    for _ in range(3):
+        async with BoardService() as service:
+
+            async def authorize(request: AuthorizationRequest, service: BoardService = service) -> str:
+                return service.new_code()
+
+            store = FileTokenStore(tmp_path / "tokens.db")
+            async with service.session(service.oauth_credentials(authorize=authorize, store=store, account="nightly")) as session:
+                members.append((await session.members.me()).id)
+    assert len(members) == 3
