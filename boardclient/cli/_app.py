@@ -305,8 +305,10 @@ def board_option(text: str, **declared: Any) -> Any:
 
 
 def _filled(value: str) -> str:
-    if not value.strip():
-        raise click.BadParameter("it is empty")
+    from boardclient.models import is_visible
+
+    if not is_visible(value):
+        raise click.BadParameter("it has no visible character" if value.strip() else "it is empty")
     return value
 
 

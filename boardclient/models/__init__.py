@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Union, cast, g
 import attrs
 
 from boardclient.errors import InvalidIdentifierError
+from boardclient.models._reading import aware as aware
 from boardclient.models._reading import fields_of, moment_or_none
 from boardclient.models._reading import find_zone as find_zone
 from boardclient.models._reading import is_visible as is_visible

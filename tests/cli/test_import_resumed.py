@@ -208,7 +208,7 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
     faults.add(faults.drop(), "cards.create", call=[6])
     faults.add(faults.status(403), "cards.create", call=[4])
     path = csv_file("name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 7)))
-    assert cli("import", path, *into(board), "--concurrency", "1").code == 1
+    assert cli("import", path, *into(board), "--concurrency", "1", "--no-probe").code == 1
     csv_file(NINE.replace("card 2,", "card 2 mended,"))  # what was refused for good is sent again with other content
     journal = journal_of(path)
     before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))

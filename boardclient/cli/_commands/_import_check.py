@@ -115,6 +115,8 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     ):
         checked = _Checked(plan)
         await checked.read(rows())
+    if not checked.places:
+        note("the file has no rows")
     checked.check_existing(options)
     if options.preview:
         failed = 0 if journal is None else read_journal(journal).counts["failed"]
@@ -131,7 +133,10 @@ def _layout_of(options: ImportOptions) -> Layout:
         encoding=options.encoding,
         columns={**dict.fromkeys(options.left_out), **dict(options.renamed)},
         zone=options.zone,
-        date_format=options.date_format,
+        delimiter=options.delimiter,
+        has_header=not options.no_header,
+        skipped_lines=options.skipped_lines,
+        date_formats=options.date_formats,
         default_list=options.default_list,
         has_places=options.engine is not None,
     )

@@ -52,7 +52,7 @@ def import_(**given: Any) -> None:
 
     Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line. Every
     row is checked before the first card is created. If a response is lost, the card is looked up on the board, and sent again
-    only if it is proven not to be there. With --probe this is proven for the last rows of a list as well.
+    only if it is proven not to be there: for the last rows of a list by a temporary card, which is deleted at once.
 
     The result of each row is kept in a journal beside the file. However an import ended, the same command line resumes it and
     creates no card twice. A row is identified by its reference or, without one, by its position. Failed rows may be changed or

@@ -30,6 +30,14 @@ def _renamed(value: str) -> tuple[str, str]:
     return name.strip(), column
 
 
+def _delimiter(value: str) -> str:
+    """Return what separates cells. Few shells can express a tab."""
+    mark = "\t" if value.lower() in {"\\t", "tab"} else value
+    if len(mark) != 1 or mark in '"\r\n':
+        raise click.BadParameter(f"{value!r} must be one character, such as ; or \\t for a tab, and no quote")
+    return mark
+
+
 def _encoding(value: str) -> str:
     from boardclient.cli._files._encodings import encoding_named
 
@@ -45,8 +53,7 @@ class ImportOptions:
         journal: The file from which this import can be resumed.
         existing: With a new journal: what to do with rows that equal cards which are on the board already.
         marker: Put a code into each description. It proves whose card is whose where others change cards.
-        probe: Prove by a temporary card, which is deleted, that lost rows are absent which no card of the import can prove
-            absent.
+        probe: Prove by a temporary card, which is deleted, that lost rows are absent where no card of the import proves it.
         preview: Show what would be done. Nothing is sent, and no journal is changed.
         concurrency: How many cards to create at a time.
         rate: The most requests per second.
@@ -54,7 +61,10 @@ class ImportOptions:
         renamed: Read COLUMN from column NAME. Repeatable.
         left_out: Ignore the file's column NAME; '*' all others. Repeatable.
         encoding: The file's encoding, as Python names it.
-        date_format: The form of due dates as for strptime, such as %d.%m.%Y.
+        delimiter: What separates the cells of CSV.
+        no_header: The first row is a card. --map and --skip take the numbers of columns, from 1.
+        skipped_lines: How many lines stand above the header.
+        date_formats: A form of due dates as for strptime, such as %d.%m.%Y. Repeatable: they are tried in order.
         engine: Let several workers create the cards; needs the extra dask.
         workers: With --engine: the processes to start.
         parts: With --engine: how many parts to make.
@@ -70,7 +80,7 @@ class ImportOptions:
     )
     existing: str = option(type=click.Choice(["refuse", "skip", "create"]), default="refuse", show_default=True)
     marker: bool = option(is_flag=True)
-    probe: bool = option(is_flag=True)
+    probe: bool = option("--probe/--no-probe", default=True, show_default=True)
     preview: bool = option(is_flag=True)
     concurrency: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="adaptive")
     rate: float | None = option(type=Number(min=0, min_open=True), metavar="N", show_default="adaptive")
@@ -78,7 +88,10 @@ class ImportOptions:
     renamed: Sequence[tuple[str, str]] = option("--map", type=_renamed, multiple=True, metavar="COLUMN=NAME")
     left_out: Sequence[str] = option("--skip", multiple=True, metavar="NAME")
     encoding: str | None = option(type=_encoding, metavar="NAME", show_default="UTF-8 or UTF-16")
-    date_format: str | None = option(metavar="FORMAT", show_default="ISO 8601")
+    delimiter: str | None = option(type=_delimiter, metavar="CHAR", show_default="found by the first lines")
+    no_header: bool = option(is_flag=True)
+    skipped_lines: int = option("--skip-lines", type=WholeNumber(min=0), default=0, metavar="N")
+    date_formats: Sequence[str] = option("--date-format", multiple=True, metavar="PATTERN", show_default="ISO 8601")
     zone: tzinfo | None = timezone_option
     engine: str | None = option(type=click.Choice(["dask"]))
     workers: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="processors")
@@ -103,6 +116,9 @@ class ImportOptions:
         Raises:
             UsageError: they do not.
         """
+        from boardclient.cli._files._dates import check_formats
+
+        check_formats(self.date_formats, self.zone)
         if self.engine is None:
             self._check_run()
         elif self.journal or self.rate or self.existing == "skip":

@@ -128,7 +128,7 @@ class ImportRun:
             board_id=next((board_id for board_id, _ in self.places), None),
             settle=options.settle,
             marker=options.marker or None,
-            probe=options.probe,
+            probe=options.probe and bool(self.places),
             on_progress=self._show_progress,
         )
 
@@ -218,7 +218,7 @@ class ImportRun:
         if report.unknown:
             again = "the same command line looks again" if is_resumable else "look at the board, since no journal was kept"
             if self.options.journal is not None and not self.options.probe:
-                again += ", with --probe it proves more"
+                again += ", without --no-probe it proves more"
             if self.options.journal is not None:
                 again += f", boardclient journal resolve {self.options.journal} settles them by hand"
             raise NotProvenError(f"{plural(report.unknown, 'row')} may exist or not; {again}")

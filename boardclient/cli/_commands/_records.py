@@ -191,13 +191,13 @@ async def card_create(
         reference: What the card is for: the same reference never gets two. It needs --ledger and --board.
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
-    from boardclient.cli._files._dates import parse_due
     from boardclient.events import BulkProgress
+    from boardclient.models import read_date
 
     if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):
         raise UsageError("--reference needs --ledger and --board")
     try:
-        due_at = None if due is None else parse_due(due, zone)
+        due_at = None if due is None else read_date(due, zone)
     except ValueError as error:
         raise UsageError(f"--due {quoted(due or '')} {error}") from None
     list_id = await client.list_id(list_)
@@ -258,7 +258,7 @@ async def export(
     output: Path | None = option(type=FilePath(), metavar="PATH", show_default="stdout"),
     delimiter: str = option(type=click.Choice([",", ";", "\t", "|"]), default=",", metavar="CHAR", show_default=True),
     bom: bool = option(is_flag=True),
-    date_format: str | None = option(metavar="FORMAT", show_default="ISO 8601"),
+    date_format: str | None = option(metavar="PATTERN", show_default="ISO 8601"),
     zone: tzinfo | None = timezone_option,
 ) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
@@ -298,15 +298,18 @@ async def export(
     """
     from boardclient._environment import reason_of
     from boardclient.cli._files._cards import CardFile
+    from boardclient.cli._files._dates import check_formats
     from boardclient.cli._files._layout import Layout
     from boardclient.cli._names import of_lists
     from boardclient.credentials._profiles import replace_file
 
+    date_formats = [] if date_format is None else [date_format]
+    check_formats(date_formats, zone)
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)
     lists = await client.session.boards.lists(board_id)  # last, so that the list of each card is known
     archived = {item.id for item in lists if item.closed}
-    written, strays = CardFile(of_lists(lists), Layout(zone=zone, date_format=date_format), delimiter), list[str]()
+    written, strays = CardFile(of_lists(lists), Layout(zone=zone, date_formats=date_formats), delimiter), list[str]()
     for card in cards:
         if card.list_id not in archived and (problem := written.add(card)):
             strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")

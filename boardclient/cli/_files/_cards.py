@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from datetime import timedelta
 
 from boardclient import Card
-from boardclient.cli._files._cells import FORMULA, Cells
+from boardclient.cli._files._cells import Cells, defused
 from boardclient.cli._files._layout import COLUMNS, Layout, Problem
 from boardclient.cli._files._rows import Board, check
 from boardclient.cli._names import Names
 from boardclient.cli._output import local
+
+_DAY = timedelta(days=1)
 
 
 class CardFile:
@@ -39,17 +42,19 @@ class CardFile:
         found = check(0, cells, self._boards, self._layout)[0]
         if isinstance(found, Problem):
             return f"its {found.column} {found.message}"
+        if card.due is not None and found.draft.due is not None and abs(found.draft.due - card.due) > _DAY:
+            return f"its due is of a year that {self._layout.date_formats[0]} does not tell"
         self.number += 1
         self.shortened += found.draft.due != card.due
         row = [cells.get(column, "") for column in COLUMNS]
-        self._table.writerow([f"'{cell}" if FORMULA.match(cell) else cell for cell in row])
+        self._table.writerow(map(defused, row))
         return None
 
     def _cells(self, card: Card) -> Cells:
         cells = {"name": card.name, "desc": card.desc, "list": self._lists.name_of(card.list_id or ""), "reference": card.id}
         if card.due is not None:
-            moment, date_format = local(card.due, self._layout.zone), self._layout.date_format
-            cells["due"] = moment.isoformat() if date_format is None else moment.strftime(date_format)
+            moment, forms = local(card.due, self._layout.zone), self._layout.date_formats
+            cells["due"] = moment.strftime(forms[0]) if forms else moment.isoformat()
         if card.pos in ("top", "bottom"):
             cells["pos"] = str(card.pos)
         return {column: cell for column, cell in cells.items() if cell is not None}

@@ -6,11 +6,15 @@ import csv
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from boardclient.cli._files._cells import FORMULA, JOINED, MARKED, Record
-from boardclient.cli._files._columns import column_problems, lacking
+from boardclient.cli._files._cells import JOINED, MARKED, Record, is_defused
+from boardclient.cli._files._columns import column_problems, lacking, list_problem
 from boardclient.cli._files._layout import IMPORTED, Layout, Problem, plain
-from boardclient.cli._files._recognise import lines
+from boardclient.cli._files._recognise import is_for_excel, lines
 from boardclient.cli._output import plural
+
+_RETURN = "\ud800"
+"""Stands for a CR within a cell while the csv module reads, which takes each for the end of a line. No file holds it: a lone
+surrogate is not of any encoding."""
 
 
 def csv_records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
@@ -21,31 +25,47 @@ def csv_records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
             return
         if not any(cells):
             continue
-        if header is None and (cells[0].lower() == "sep=" or not any(map(str.strip, cells))):  # "sep=" is for Excel alone
-            continue
         if header is None:
-            header = _Header(cells, layout)
+            if not any(map(str.strip, cells)) or is_for_excel(cells, layout.delimiter or ","):
+                continue
+            header = _Header(cells, layout) if layout.has_header else _Numbers(cells, layout)
             problems = list(header.problems(number))
             yield from problems
             if problems:
                 return
-        elif message := header.misfit(cells):
+            if layout.has_header:
+                continue
+        if message := header.misfit(cells):
             yield Problem(number, None, message)
         else:
             if "'" in "".join(cells):
-                cells = [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
+                cells = [cell[1:] if is_defused(cell) else cell for cell in cells]
             columns = zip(header.columns, cells, strict=False)
             yield number, {column: cell for column, cell in columns if column and cell}, header.names
-    if header is None:
-        yield Problem(1, None, "the file is empty; the first row must name the columns")
+    if header is None and layout.has_header:
+        yield Problem(1 + layout.skipped_lines, None, "the file is empty; the first row must name the columns")
 
 
 def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the cells of each row with its number, or at the end why the rest can't be read."""
-    number = 0
+    number = layout.skipped_lines
+    has_returns = False
+
+    def kept(lines: Iterator[str]) -> Iterator[str]:
+        nonlocal has_returns
+        for line in lines:
+            if line.find("\r", 0, -2) < 0:
+                yield line
+            else:  # the CR before the LF ends the line
+                has_returns = True
+                yield line[:-2].replace("\r", _RETURN) + line[-2:]
+
+    given = lines(file, layout)
     try:
-        for number, cells in enumerate(csv.reader(lines(file, layout), strict=True, delimiter=layout.delimiter), 1):
-            yield number, cells
+        rows = csv.reader(kept(given) if layout.newline else given, strict=True, delimiter=layout.delimiter or ",")
+        for cells in rows:
+            number += 1
+            yield number, [cell.replace(_RETURN, "\r") for cell in cells] if has_returns else cells
     except csv.Error as error:
         yield number + 1, f"is malformed CSV: {str(error).partition(' - ')[0]}"
 
@@ -67,7 +87,7 @@ class _Header:
         yield from column_problems(number, self._named, self._layout, self._there)
         yield from lacking(number, self._layout.columns, self._there)
         if "list" not in self.names and self._layout.default_list is None:
-            yield Problem(number, None, "there is no column list; give --list for all rows")
+            yield list_problem(number, self._layout, self._there)
 
     def misfit(self, cells: Sequence[str]) -> str | None:
         """Return why a row can't be one of this file, or None."""
@@ -77,8 +97,12 @@ class _Header:
             return f"is a header again, {JOINED}; take it out"
         nameless = [cells[place] for place in self._nameless if place < len(cells)] if self._nameless else []
         if any(nameless) or any(cells[len(self.columns) :]):
-            return f"has cells without a column; the header names {plural(len(self.names), 'column')}"
+            return f"has cells without a column; {self._width}"
         return None
+
+    @property
+    def _width(self) -> str:
+        return f"the header names {plural(len(self.names), 'column')}"
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         """Return True if all cells name columns. One that does so alone may be a card, unless it is all of the header."""
@@ -89,3 +113,17 @@ class _Header:
                     return False
                 words.append(word)
         return "name" in map(self._layout.column, words) and (len(words) > 1 or words == self._there)
+
+
+class _Numbers(_Header):
+    """What stands for the header of a file without one: the numbers of the columns in its first row."""
+
+    def __init__(self, cells: Sequence[str], layout: Layout) -> None:
+        super().__init__([str(place) for place, _ in enumerate(cells, 1)], layout)
+
+    @property
+    def _width(self) -> str:
+        return f"the first row has {plural(len(self.columns), 'cell')}"
+
+    def _is_header(self, cells: Sequence[str]) -> bool:
+        return False

@@ -109,9 +109,9 @@ def label_of(encoding: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(file: BinaryIO, encoding: str) -> Iterator[io.TextIOWrapper]:
+def opened(file: BinaryIO, encoding: str, newline: str = "") -> Iterator[io.TextIOWrapper]:
     """Open a file as text from its beginning. Each byte that is not of the encoding becomes a surrogate."""
-    with open(os.dup(file.fileno()), encoding=encoding, errors="boardclient.bytes", newline="") as text:
+    with open(os.dup(file.fileno()), encoding=encoding, errors="boardclient.bytes", newline=newline) as text:
         text.seek(0)
         yield text
 

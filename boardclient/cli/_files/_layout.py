@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 
 import attrs
@@ -58,17 +58,21 @@ def _plain_keys(columns: Mapping[str, str | None]) -> dict[str, str | None]:
 class Layout:
     """How to read a file: "csv" or "jsonl", encoding, separator, names of columns, dates.
 
-    `encoding` is that which the user has named. `columns` maps names in the file to our columns, or to None to ignore them; "*"
-    stands for all other names that are no columns themselves. `default_list` is the list of rows that name none. `has_places`
-    says that rows may name a board and an account.
+    `encoding` is that which the user has named. `delimiter` separates cells; None: it is still to be found. `newline` is the end
+    of a line as for `open`: "" for any. `columns` maps names in the file to our columns, or to None to ignore them; "*" stands
+    for all other names that are no columns themselves. Without a header, the names are "1", "2" and so on. `default_list` is the
+    list of rows that name none. `has_places` says that rows may name a board and an account.
     """
 
     form: str = "csv"
     encoding: str | None = None
-    delimiter: str = ","
+    delimiter: str | None = None
+    newline: str = ""
+    has_header: bool = True
+    skipped_lines: int = 0
     columns: Mapping[str, str | None] = attrs.field(factory=dict, converter=_plain_keys)
     zone: tzinfo | None = None
-    date_format: str | None = None
+    date_formats: Sequence[str] = ()
     default_list: str | None = None
     has_places: bool = False
 
@@ -86,6 +90,6 @@ class Layout:
     def difference(self) -> str:
         """What is read otherwise than as plain UTF-8 with commas, in words. "" if nothing is."""
         words = [] if self.encoding in (None, "utf-8") else [label_of(self.encoding)]
-        if self.delimiter != ",":
+        if self.form == "csv" and self.delimiter not in (None, ","):
             words.append(f"cells separated by {SEPARATORS.get(self.delimiter, repr(self.delimiter))}")
         return ", ".join(words)

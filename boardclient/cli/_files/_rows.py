@@ -6,7 +6,6 @@ is a line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -16,16 +15,17 @@ import attrs
 from boardclient import CardDraft, Position
 from boardclient.cli._files._cells import Cells, Record
 from boardclient.cli._files._csv import csv_records
-from boardclient.cli._files._dates import parse_due
+from boardclient.cli._files._dates import read_by
 from boardclient.cli._files._encodings import flaw
 from boardclient.cli._files._jsonl import json_records
 from boardclient.cli._files._layout import Layout, Problem
 from boardclient.cli._names import Names
 from boardclient.cli._output import UsageError, quoted
+from boardclient.models import is_visible, read_date
 
-_VISIBLE = re.compile(r"[^\s\x00-\x1f]")
-"""What a name needs. Files of DOS end with a control character."""
 _ENGINE = "needs --engine dask: there is a job for each board and account"
+_UNSEEN = " \t\r\n\x1a"
+"""What stands in an empty cell, or at the end of a file of DOS."""
 _OTHER_DATES = "; --date-format reads other forms, like %d.%m.%Y"
 
 
@@ -120,16 +120,18 @@ def _problems(number: int, cells: Cells, board: Board | None, layout: Layout, na
 
 
 def _name(cell: str | None, *_: object) -> str:
-    if not (cell and (cell[0].isalnum() or _VISIBLE.search(cell))):
-        raise ValueError("is missing")
+    if cell is None or not is_visible(cell):
+        raise ValueError("has no visible character" if cell and cell.strip(_UNSEEN) else "is missing")
     return cell
 
 
 def _due(cell: str | None, layout: Layout, _: object) -> datetime | None:
-    try:
-        return None if cell is None else parse_due(cell, layout.zone, layout.date_format)
-    except ValueError as error:
-        raise ValueError(f"{error}{'' if layout.date_format else _OTHER_DATES}") from None
+    if cell is None or not layout.date_formats:
+        try:
+            return None if cell is None else read_date(cell.strip(), layout.zone)
+        except ValueError as error:
+            raise ValueError(f"{error}{_OTHER_DATES}") from None
+    return read_by(cell.strip(), layout.date_formats, layout.zone)
 
 
 def _pos(cell: str | None, *_: object) -> Position | None:
