@@ -9,19 +9,13 @@ import abc
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._life import Row
+from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
-
-RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
-"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; not created, with an error; not
-sent; reported as unknown; deleted again. The next run sends those that failed or wait."""
-IN_DOUBT: Final = ("logged", "unknown")
-"""The states of rows whose cards may exist, once no run sends them."""
 
 
 class Doubt(NamedTuple):
@@ -92,13 +86,11 @@ class Ledger:
         return True
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Decide what to do with rows, and set it on them. Those to be sent are logged on return.
+        """Log the rows to be sent, and set on each which number it has and what the ledger has of it, as `row.outcome`.
 
-        Those to be sent that have a `detail` were refused in an earlier run, and are not logged yet.
+        They are rows of the input or, after that, some of which it has that they were refused. On return the latter are logged
+        as well, and of the former those that wait.
         """
-
-    async def log_refused(self, rows: Sequence[Row]) -> None:
-        """Log rows that an earlier run saw refused, right before they are sent: after a kill they would be in doubt."""
 
     def release(self, row: Row) -> None:
         """Note that a row may be sent from now on. Called before its first request, if its number is above `released`."""
@@ -170,9 +162,11 @@ class DurableLedger(Ledger, abc.ABC):
         if row.is_probe:
             if card is not None:  # a service may have created what it refused
                 self.record_probe(row.seq, card.id)
+        elif row.outcome is not None and row.outcome.state == ("done" if card is not None else state) != "unknown":
+            return  # another worker may have sent it meanwhile
         elif card is None:
             self._record(row.seq, "unknown" if state == "unknown" else "failed", str(error))
-        elif row.action != "done":
+        else:
             self._record(row.seq, "done", card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:

@@ -14,32 +14,42 @@ from boardclient.models import as_draft
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
-RowAction: TypeAlias = Literal["send", "done", "in doubt"]
-"""What to do with a row of the input: send it; skip it, since it is done; find out whether its card exists."""
+RowState: TypeAlias = Literal["waiting", "logged", "done", "failed", "unknown", "undone"]
+"""What a ledger keeps of a row. "waiting": it was not sent. "logged": it may be sent from now on, and has no outcome yet. "done":
+its card is known. "failed": no card was created. "unknown": it was reported as unknown. "undone": its card was deleted again."""
+IN_DOUBT: Final = ("logged", "unknown")
+"""The states of rows whose cards may exist, once no run sends them."""
+
+
+class Outcome(NamedTuple):
+    """What a ledger has of a row: its state, and the card's identifier if it is done, otherwise the reason."""
+
+    state: RowState
+    detail: str = ""
+
 
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
 """What a run does with a row of unknown effect: read the board, report it, or send it again."""
 
-State: TypeAlias = Literal["new", "ready", "sent", "refused", "failed", "doubted", "open", "again", "resent", "ended"]
+State: TypeAlias = Literal["new", "ready", "sent", "doubted", "open", "again", "resent", "ended"]
 """Where a row is.
 
 "new": taken from the input. "ready": it may be sent, and none of its cards can exist. "sent": its request is under way.
-"refused": its request was refused, and no later one has been accepted yet. "failed": it is not sent again, since it was refused
-or could not be sent for too long, and the board was not read since. "doubted": its card may exist, until the board is read.
-"open": a listing lacks its card, and only a longer one proves that there is none. "again", "resent": as "ready" and "sent", while
-a card of an earlier request may exist. "ended": it has a result, or is left to the next run.
+"doubted": it was sent, and neither a success nor a refusal with 429 came. Its card may exist until the board is read or, where it
+is not and the row was refused, until it is known whose fault that was. "open": a listing lacks its card, and only a longer one
+proves that there is none. "again", "resent": as "ready" and "sent", while a card of an earlier request may exist. "ended": it has
+a result, or is left to the next run.
 """
 
 Event: TypeAlias = Literal[
-    "admitted", "known", "in doubt", "unsendable",
+    "admitted", "known", "in doubt", "was refused", "unsendable",
     "taken", "given back", "created", "put off", "waited too long", "refused", "refused too often", "lost", "lost too often",
-    "accepted another", "outage is over",
     "found", "absent", "absent too often", "refusal stands", "undecided", "not listed", "given up",
     "stopped",
 ]  # fmt: skip
 
 Reaction: TypeAlias = Literal[
-    "nothing", "queue", "queue first", "keep back", "pause", "set aside", "check", "withdraw",
+    "nothing", "queue", "queue first", "keep back", "pause", "set aside", "return", "withdraw",
     "created", "already", "found", "failed", "unknown",
 ]  # fmt: skip
 """What the engine does about an event. The last five are results."""
@@ -47,11 +57,20 @@ Reaction: TypeAlias = Literal[
 Step: TypeAlias = "tuple[State, Reaction]"
 Life: TypeAlias = Mapping[tuple[State, Event], Step]
 
+ADMISSION: Final[Mapping[RowState, Event]] = {
+    "waiting": "admitted",
+    "undone": "admitted",
+    "done": "known",
+    "logged": "in doubt",
+    "unknown": "in doubt",
+    "failed": "was refused",
+}
+"""The first event of a row of which the ledger has something. That of others is "admitted"."""
 MOST_SENDS: Final = 5
 """How often a row of unknown effect is sent at most."""
 
 _EVERY_LIFE: Final[Life] = {
-    # from the input, by what the journal and the board say
+    # from the input, by what the ledger and the board say
     ("new", "known"): ("ended", "already"),
     ("new", "unsendable"): ("ended", "failed"),
     # its first request, and those after which nothing of it exists
@@ -59,36 +78,39 @@ _EVERY_LIFE: Final[Life] = {
     ("sent", "given back"): ("ready", "queue first"),
     ("sent", "created"): ("ended", "created"),
     ("sent", "put off"): ("ready", "pause"),
-    ("sent", "refused"): ("refused", "set aside"),
-    # whose fault a refusal is
-    ("refused", "taken"): ("sent", "nothing"),
+    ("sent", "waited too long"): ("ended", "failed"),
+    # refused: it fails, or is sent again after the others, if that was in an outage or in an earlier run
+    ("sent", "refused"): ("doubted", "set aside"),
+    ("doubted", "refusal stands"): ("ended", "failed"),
+    ("doubted", "admitted"): ("ready", "keep back"),
+    ("doubted", "unsendable"): ("ended", "failed"),
     # a stop
     ("new", "stopped"): ("ended", "withdraw"),
     ("ready", "stopped"): ("ended", "withdraw"),
-    ("refused", "stopped"): ("ended", "failed"),
 }
 _BELIEVED: Final[Life] = {
-    ("sent", "waited too long"): ("ended", "failed"),
+    ("new", "admitted"): ("ready", "queue"),
+    ("new", "was refused"): ("doubted", "return"),
+    ("doubted", "admitted"): ("ready", "queue"),
+    ("doubted", "absent"): ("ready", "queue first"),
+    ("doubted", "taken"): ("sent", "nothing"),
+    ("doubted", "stopped"): ("ended", "failed"),
     ("sent", "refused too often"): ("ended", "failed"),
-    ("refused", "accepted another"): ("ended", "failed"),
-    ("refused", "outage is over"): ("ready", "queue first"),
 }
-"""Refusals where the board is not read."""
+"""Refusals where the board is not read: they say that nothing was done."""
 _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "report": {
         **_BELIEVED,
-        ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("ended", "unknown"),
         ("sent", "lost"): ("ended", "unknown"),
-        ("refused", "lost"): ("ended", "unknown"),
         ("sent", "lost too often"): ("ended", "unknown"),
+        ("doubted", "lost"): ("ended", "unknown"),
     },
     "resend": {
         **_BELIEVED,
-        ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("again", "queue"),
         ("sent", "lost"): ("again", "pause"),
-        ("refused", "lost"): ("again", "pause"),
+        ("doubted", "lost"): ("again", "pause"),
         ("again", "taken"): ("resent", "nothing"),
         ("again", "stopped"): ("ended", "unknown"),
         ("resent", "given back"): ("again", "queue first"),
@@ -104,39 +126,24 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "reconcile": {
         ("new", "admitted"): ("ready", "keep back"),
         ("new", "in doubt"): ("doubted", "set aside"),
-        # one that is not sent again
-        ("new", "refused"): ("failed", "set aside"),
-        # a refused row of an earlier run, whose card is listed or may be
-        ("new", "found"): ("ended", "found"),
-        ("new", "undecided"): ("ended", "unknown"),
-        # a refusal is believed once the board does not show the row's card
-        ("sent", "waited too long"): ("failed", "set aside"),
-        ("sent", "refused too often"): ("failed", "set aside"),
-        ("refused", "accepted another"): ("failed", "set aside"),
-        ("refused", "outage is over"): ("refused", "check"),
-        ("refused", "admitted"): ("ready", "keep back"),
-        ("refused", "found"): ("ended", "found"),
-        ("refused", "undecided"): ("ended", "unknown"),
-        ("refused", "unsendable"): ("ended", "failed"),
-        ("failed", "found"): ("ended", "found"),
-        ("failed", "refusal stands"): ("ended", "failed"),
-        ("failed", "undecided"): ("ended", "unknown"),
-        ("failed", "stopped"): ("ended", "failed"),
+        ("new", "was refused"): ("doubted", "set aside"),
+        ("sent", "refused too often"): ("doubted", "set aside"),
         ("sent", "lost"): ("doubted", "set aside"),
-        ("refused", "lost"): ("doubted", "set aside"),
-        ("failed", "lost"): ("doubted", "set aside"),
         ("sent", "lost too often"): ("doubted", "set aside"),
-        ("doubted", "stopped"): ("ended", "unknown"),
-        ("open", "given up"): ("ended", "unknown"),
-        ("open", "stopped"): ("ended", "unknown"),
+        ("doubted", "lost"): ("doubted", "set aside"),
+        # what the board says
         ("doubted", "found"): ("ended", "found"),
         ("doubted", "undecided"): ("ended", "unknown"),
+        ("doubted", "absent"): ("doubted", "return"),
         ("doubted", "not listed"): ("open", "set aside"),
         ("open", "found"): ("ended", "found"),
-        ("open", "absent"): ("ready", "keep back"),
-        ("open", "absent too often"): ("ended", "failed"),
         ("open", "undecided"): ("ended", "unknown"),
         ("open", "not listed"): ("open", "set aside"),
+        ("open", "absent"): ("ready", "keep back"),
+        ("open", "absent too often"): ("ended", "failed"),
+        ("open", "given up"): ("ended", "unknown"),
+        ("doubted", "stopped"): ("ended", "unknown"),
+        ("open", "stopped"): ("ended", "unknown"),
     },
 }
 LIVES: Final[Mapping[Unknown, Life]] = {unknown: {**_EVERY_LIFE, **_DOUBTS[unknown]} for unknown in get_args(Unknown)}
@@ -161,8 +168,8 @@ class Row:
     dictionary of its own, at a thirtieth of the cost of a call (https://peps.python.org/pep-0412/).
     """
 
-    is_final = False
-    """Whether an earlier run saw it refused, and this one only looks for its card."""
+    outcome: Outcome | None = None
+    """What the ledger has of it, and keeps until it is logged. None if it is logged."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None
@@ -183,6 +190,10 @@ class Row:
     """Whether the response that refused it may be that to another request."""
     refusals = 0
     """How often it was refused."""
+    is_refused = False
+    """Whether its last request was refused, so that its card exists only if the board shows it."""
+    is_excused = False
+    """Whether it is sent again once the board does not show its card: it was refused in an outage, or in an earlier run."""
     put_off = 0
     """How often it was put off because it was refused with 429 or could not be sent."""
     put_off_at: float = math.inf
@@ -195,10 +206,6 @@ class Row:
         """The number of the row in the ledger."""
         self.state: State = "new"
         """Where it is in its life."""
-        self.action: RowAction = "send"
-        """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
-        self.detail: str | None = None
-        """The card's id if an earlier run has created it, the reason if it is in doubt or was refused."""
         self.marker: str | None = None
         """The marker in its card's description, once it was made."""
         self.is_probe = False

@@ -72,6 +72,8 @@ class Hold:
         self._loop = asyncio.get_running_loop()
         self._new_service_patience = min(_NEW_SERVICE_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
         self._has_contact = False
+        self._refuses = False
+        """Whether the last request to create a card was refused: that the board can be read is no end of the outage then."""
         self._failures = 0
         self._failing_since: float | None = None
         self._asked_until = -math.inf
@@ -83,13 +85,16 @@ class Hold:
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
 
-    def record_success(self) -> None:
+    def record_success(self, *, is_read: bool = False) -> None:
         """Record that a request was accepted, and end the hold."""
+        if is_read and self._refuses:
+            self._has_contact = True
+            return
         self.accepted_at = self._loop.time()
         self._record_contact(is_disturbed=False)
 
     def _record_contact(self, *, is_disturbed: bool) -> None:
-        self._has_contact, self.is_disturbed = True, is_disturbed
+        self._has_contact, self._refuses, self.is_disturbed = True, False, is_disturbed
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self._asked_until = -math.inf
         self.end()
@@ -109,6 +114,8 @@ class Hold:
             self._record_contact(is_disturbed=True)
             return True
         self._failures += 1
+        if not is_read:
+            self._refuses = error.effect is Effect.REJECTED
         now = self._loop.time()
         if (asked := retry_after_of(error)) is not None:
             self._asked_until = now + asked

@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from os.path import commonprefix
 from pathlib import Path
-from typing import Final, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -24,8 +24,7 @@ from boardclient._environment import find_location
 from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
 from boardclient.bulk._journal._journal_rows import JournalRows, named, read_content
-from boardclient.bulk._ledger import IN_DOUBT, RowState
-from boardclient.bulk._life import RowAction, RowKey, check_row
+from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState, check_row
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 from boardclient.store._kinds import refuse_ledger
@@ -348,6 +347,9 @@ def record_undone(file: JournalFile, rows: Iterable[tuple[int, str]], card_ids: 
         file.connection.executemany("INSERT OR IGNORE INTO baseline VALUES (?)", [(card_id,) for card_id in card_ids])
 
 
+RowAction: TypeAlias = Literal["send", "done", "in doubt"]
+"""What a run does with a row: it sends it, skips it, since it is done, or finds out whether its card exists."""
+
 Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple[int, RowAction, "str | None"]]]
 """Returns what a run would do with rows: each one's number, the action, and the card's id if it is done."""
 
@@ -376,7 +378,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
 
         def decide(rows: Sequence[tuple[RowKey, CardDraft]]) -> list[tuple[int, RowAction, str | None]]:
             try:
-                return run.admit(rows)
+                return [(seq, *_action(outcome)) for seq, outcome in run.admit(rows)]
             except JournalError as error:
                 if error.__cause__ is None:
                     raise
@@ -410,12 +412,24 @@ def adopt(
             file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
         pairs = list(zip(decisions, rows, strict=True))
-        if any(action != "send" and detail != card_id for (_, action, detail), (_, _, card_id) in pairs):
+        known = [(outcome, card_id) for (_, outcome), (_, _, card_id) in pairs if outcome is not None]
+        if any(outcome.state != "failed" and outcome.detail != card_id for outcome, card_id in known):
             raise JournalError(f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out")
-        sent = [(seq, why, draft, card_id) for (seq, action, why), (_, draft, card_id) in pairs if action == "send"]
-        refused = [(seq, draft) for seq, why, draft, _ in sent if why is not None]
-        new = dict(zip((seq for seq, _ in refused), file.log_refused(refused), strict=True))
+        sent = [
+            (seq, outcome, draft, card_id)
+            for (seq, outcome), (_, draft, card_id) in pairs
+            if outcome is None or outcome.state == "failed"
+        ]
+        refused = [(seq, draft) for seq, outcome, draft, _ in sent if outcome is not None]
+        new = dict(zip((seq for seq, _ in refused), file.log_again(refused), strict=True))
         file.record_adopted([(new.get(seq, seq), "done", card_id) for seq, _, _, card_id in sent])
+
+
+def _action(outcome: Outcome | None) -> tuple[RowAction, str | None]:
+    """Return what a run does with a row of which a journal has an outcome, and the detail of that."""
+    if outcome is None:
+        return "send", None
+    return "done" if outcome.state == "done" else "in doubt" if outcome.state in IN_DOUBT else "send", outcome.detail
 
 
 def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:

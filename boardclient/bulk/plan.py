@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from boardclient.bulk._content import REMOVABLE, Content, EqualCards
-from boardclient.bulk._life import RowAction, RowKey
+from boardclient.bulk._life import RowKey
 from boardclient.bulk._run import journal_identity
-from boardclient.bulk.journal import Rehearsal, adopt, read_rows, rehearsed
+from boardclient.bulk.journal import Rehearsal, RowAction, adopt, read_rows, rehearsed
 from boardclient.models import Card, CardDraft
 
 __all__ = ["Plan", "PlannedRow", "planned_run"]

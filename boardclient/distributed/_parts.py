@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import attrs
 import sqlalchemy as sa
 
 from boardclient.bulk import BulkReport
 from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._ledger import IN_DOUBT, Doubt, DurableLedger, Others, Probe, RowState
-from boardclient.bulk._life import Row
+from boardclient.bulk._ledger import Doubt, DurableLedger, Others, Probe
+from boardclient.bulk._life import IN_DOUBT, Outcome, Row, RowState
 from boardclient.distributed._tables import (
     CLOSING,
     COUNTS,
@@ -405,26 +405,19 @@ class PartLedger(DurableLedger):
         """
         sent: list[int] = []
         for row in rows:
+            if row.outcome is not None:  # it was refused, and is sent again
+                sent.append(row.seq)
+                continue
             row.seq = self.entries[row.index][0]
             state, detail = self._states.get(row.seq, ("", ""))
             if row.seq in self._logged:
                 self._logged.remove(row.seq)
-                continue
-            if state == "done":
-                row.action, row.detail = "done", detail
-            elif state in IN_DOUBT:
-                row.action, row.detail, row.is_earlier = "in doubt", detail, True
-            elif state == "failed":
-                row.detail = detail  # logged by `log_refused`, if it is sent again
-                row.is_final = self.owners.get(row.seq, CLOSING) != CLOSING
+            elif state:
+                row.outcome = Outcome(cast("RowState", state), detail)
             else:
                 sent.append(row.seq)
         if sent or self._pending:
             await self._write(sent)
-
-    async def log_refused(self, rows: Sequence[Row]) -> None:
-        """Log rows that an earlier run saw refused, right before they are sent."""
-        await self._write([row.seq for row in rows])
 
     def release(self, row: Row) -> None:
         """Check right before a request that the part is still this worker's.

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._ledger import IN_DOUBT
-from boardclient.bulk._life import check_row
+from boardclient.bulk._life import IN_DOUBT, check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, is_free, worker_name
 from boardclient.distributed._plan import Job, check_job

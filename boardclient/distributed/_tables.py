@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._content import digest
-from boardclient.bulk._ledger import IN_DOUBT
+from boardclient.bulk._life import IN_DOUBT
 from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.store._alchemy import Database, Id, metadata

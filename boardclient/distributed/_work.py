@@ -24,7 +24,7 @@ from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
-from boardclient.bulk._ledger import IN_DOUBT
+from boardclient.bulk._life import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
 from boardclient.distributed import _parts
@@ -416,18 +416,26 @@ class _Task:
     async def run_part(self, held: PartLease) -> tuple[BulkReport, list[CardResult]] | None:
         """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
 
-        Rows that an earlier run saw refused are looked for before they are sent: a service may have done what it refused. Return
-        None if the job was drained before every row had a result.
+        If some were refused before, the board is read, and the rows in doubt are settled with them. Return None if the job was
+        drained before every row had a result.
         """
-        if held.failed and not await self.look(held):
-            return None
         states = {} if held.epoch == 1 else await read_states(self.database, self.job.name, held.part)
         entries = load_rows(self.job.name, held)
         ledger = self.ledger(held, entries, states)
         lists = {draft.list_id for _, draft in entries}
         # The lists of the board are read by the run, unless all are known.
         board_id = None if lists <= self.bound.lists else self.job.board_id
-        report, results = await self.carry_out(held, ledger, board_id=board_id, unknown="report", settle=None)
+        run = partial(self.carry_out, held, ledger, board_id=board_id, unknown="report", settle=None)
+        if held.failed:
+            settle = await self.settle_seconds()
+            run = partial(self.carry_out, held, ledger, board_id=self.job.board_id, unknown="reconcile", settle=settle)
+            # Only the holder of the closing part settles rows.
+            ended = await self.hold(CLOSING, lambda closing: run(), condition=_any)
+            if ended is None:
+                return None
+            report, results = ended
+        else:
+            report, results = await run()
         self.bound.lists |= lists - {result.draft.list_id for result in report.problems}
         return (report, results) if len(results) == len(entries) else None
 
@@ -441,36 +449,21 @@ class _Task:
             if is_complete:
                 return of_run
 
-    async def look(self, held: PartLease) -> bool:
-        """Look on the board for the cards of the rows of a part that have failed. Return False if the job is drained.
+    async def settle_seconds(self) -> float | None:
+        """Return `settle` of the job, which may be another than when it was planned."""
+        (found,) = await self.database.read(sa.select(jobs.c.options).where(jobs.c.job == self.job.name))
+        settle: float | None = json.loads(found.options)["settle"]
+        return settle
 
-        Raises:
-            LeaseLostError: the part was lost meanwhile.
-            BoardClientError: the board can't be read.
-        """
-        closed = await self.hold(CLOSING, partial(self.close, looks_at=held), condition=_any)
-        if closed is None:
-            return False
-        is_complete, of_run = closed
-        if of_run.audit_error is not None:
-            raise of_run.audit_error
-        return is_complete
-
-    async def close(self, held: PartLease, *, looks_at: PartLease | None = None) -> tuple[bool, BulkReport]:
+    async def close(self, held: PartLease) -> tuple[bool, BulkReport]:
         """Run the closing part: settle the rows in doubt of all parts, but for those that other workers hold.
 
-        It looks for the cards of rows that have failed, since a service may have done what it refused. It keeps rows back for
-        another run while there are rows in doubt. Return False if there are some, and the report of the run. With `looks_at` it
-        looks for the failed rows of one part, which its worker holds, and does nothing else.
+        It looks for the cards of rows that have failed, since a service may have done what it refused, and sends none of them. It
+        keeps rows back for another run while there are rows in doubt. Return False if there are some, and the report of the run.
         """
         database, job = self.database, self.job
-        of_run: sa.ColumnElement[bool]
-        if looks_at is None:
-            has_some = (parts.c.state == "done") & (parts.c.failed + parts.c.in_doubt > 0)
-            of_run, sought = (parts.c.part == CLOSING) | has_some, {"failed", *IN_DOUBT}
-        else:
-            looks_at.check()  # another worker that has the part records what it finds by itself
-            of_run, sought = parts.c.part == looks_at.part, {"failed"}
+        has_some = (parts.c.state == "done") & (parts.c.failed + parts.c.in_doubt > 0)
+        of_run, sought = (parts.c.part == CLOSING) | has_some, {"failed", *IN_DOUBT}
         columns = parts.c.part, parts.c.first, parts.c.rows, jobs.c.options
         wanted = sa.select(*columns).join_from(parts, jobs, parts.c.job == jobs.c.job).where(parts.c.job == job.name, of_run)
         entries: list[tuple[int, CardDraft]] = []
@@ -491,7 +484,7 @@ class _Task:
         ledger.owners = owners
         settle = json.loads(found[0].options)["settle"]  # the job's, which may be another one than when it was planned
         options = {"board_id": job.board_id, "unknown": "reconcile", "settle": settle, "probe": self.options.probe}
-        report, _ = await self.carry_out(held, ledger, is_open=bool(kept) or looks_at is not None, **options)
+        report, _ = await self.carry_out(held, ledger, is_open=bool(kept), resends=False, **options)
         return not kept and held.is_returned, report
 
     def ledger(self, held: PartLease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]) -> PartLedger:
@@ -500,7 +493,7 @@ class _Task:
         return PartLedger(self.database, held, entries, states, **of_job)
 
     async def carry_out(
-        self, held: PartLease, ledger: PartLedger, *, unknown: str, is_open: bool = False, **given: Any
+        self, held: PartLease, ledger: PartLedger, *, unknown: str, is_open: bool = False, resends: bool = True, **given: Any
     ) -> tuple[BulkReport, list[CardResult]]:
         """Run rows, and record the end of their part."""
         drafts = [draft for _, draft in ledger.entries]
@@ -509,7 +502,7 @@ class _Task:
         options = make_options(self.pipeline, journal=None, unknown=unknown, **given)
         watch = _Watch(self)
         listeners = [watch.on_progress] if self.options.on_progress is None else [watch.on_progress, self.options.on_progress]
-        run = watch.run = BulkRun(self.pipeline, drafts, attrs.evolve(options, ledger=ledger), listeners)
+        run = watch.run = BulkRun(self.pipeline, drafts, attrs.evolve(options, ledger=ledger, resends=resends), listeners)
         ledger.report, held.on_drain = (lambda: run.report), run.stop
         if held.is_draining:  # since before it had a run
             run.stop()
@@ -518,7 +511,7 @@ class _Task:
             if watch.error is not None:
                 raise watch.error
             if not held.is_draining:
-                audit = dump_audit(run.report) if unknown == "reconcile" and not is_open else None
+                audit = dump_audit(run.report) if not (resends or is_open) else None
                 await ledger.finish(state="open" if is_open else "done", audit=audit)
         return run.report, results
 

@@ -213,3 +213,52 @@ async def test_a_login_page_in_place_of_every_response_makes_no_second_card(
     assert {result.state for result in results.values()} == {"already", "created"}
     assert report.audit.is_sound
     assert world.there == [*names]
+
+
+@pytest.mark.parametrize("marker", [None, True])
+@pytest.mark.parametrize("number", [12, 40])
+async def test_rows_that_are_refused_after_their_commit_have_one_card_each(
+    world: World, marker: Any, number: int, passing_time: Any
+) -> None:
+    """In an outage other rows are tried, and what was refused is sent again only if the board lacks it: here it has all cards."""
+    loop, names = asyncio.get_running_loop(), [f"card {number}" for number in range(number)]
+    until = loop.time() + 25.0
+
+    class Firewall:
+        async def play(self, stage: Any) -> None:
+            if loop.time() < until and len(world.sent) > 2:
+                await faults.status(403, commit=True).play(stage)
+            else:
+                await stage.reply_answer()
+
+    world.service.faults.add(Firewall(), "cards.create")
+    rows = [CardDraft(name, world.lists[0], reference=name) for name in names]
+    async with world.run(rows, concurrency=4, settle=0.0, marker=marker) as run:
+        report = await run.wait()
+    assert world.there == sorted(name.removeprefix("card ") for name in names)
+    assert (report.created, report.failed, report.unknown) == (number, 0, 0)
+    assert report.audit.is_sound
+    assert len(world.sent) == number
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_rows_that_are_refused_in_an_outage_are_created_after_it(world: World, marker: Any, passing_time: Any) -> None:
+    """One listing at its end shows which of them have cards. The others are sent again, with the markers that they had."""
+    loop, names = asyncio.get_running_loop(), [f"card {number}" for number in range(30)]
+    until = loop.time() + 10.0
+
+    class Firewall:
+        async def play(self, stage: Any) -> None:
+            if loop.time() < until and len(world.sent) > 2:
+                await faults.status(403, commit=len(world.sent) % 2 == 0).play(stage)
+            else:
+                await stage.reply_answer()
+
+    world.service.faults.add(Firewall(), "cards.create")
+    rows = [CardDraft(name, world.lists[0], reference=name) for name in names]
+    async with world.run(rows, concurrency=4, settle=0.0, marker=marker) as run:
+        report = await run.wait()
+    assert world.there == sorted(name.removeprefix("card ") for name in names)
+    assert (report.created, report.failed, report.unknown) == (30, 0, 0)
+    assert report.audit.is_sound
+    assert not marker or len({row.marker for row in read_rows(world.path)}) == 30

@@ -16,6 +16,13 @@ def row(index: int = 0, list_id: str = "one", *, state: State = "ready", put_off
     return made
 
 
+def refused(index: int, *, sent_as: int = 0) -> Row:
+    """Make a row that was refused."""
+    made = row(index, state="doubted")
+    made.is_refused, made.sent_as = True, sent_as
+    return made
+
+
 def test_the_repr_says_how_many_rows_wait_where() -> None:
     places = Places()
     assert repr(places) == "<Places empty>"
@@ -23,8 +30,9 @@ def test_the_repr_says_how_many_rows_wait_where() -> None:
     places.keep_back(row(1))
     places.set_aside(row(2, state="doubted"))
     places.set_aside(row(3, state="open"))
-    places.to_check.append(row(4, state="refused"))
-    assert repr(places) == "<Places 1 ready, 1 kept back, 1 to check, 1 doubted, 1 open>"
+    places.set_aside(refused(4))
+    places.returned.append(refused(5))
+    assert repr(places) == "<Places 1 ready, 1 kept back, 1 refused, 1 returned, 1 doubted, 1 open>"
 
 
 def test_the_last_row_of_each_list_is_kept_back() -> None:
@@ -49,12 +57,14 @@ def test_rows_that_were_put_off_come_first() -> None:
     assert [waiting.index for waiting in places.ready] == [2, 1, 0]
 
 
-@pytest.mark.parametrize("state", ["refused", "failed", "doubted", "open"])
+@pytest.mark.parametrize("state", ["doubted", "open"])
 def test_all_rows_leave_when_a_run_ends(state: State) -> None:
     """Rows that an earlier run saw refused stay as they are, since this one has not begun with them."""
     places = Places()
     places.set_aside(row(0, state=state))
     places.keep_back(row(1))
-    places.to_check += [row(2, state="refused"), row(3, state="new")]
-    assert [left.index for left in places.clear()] == [0, 1, 2]
-    assert repr(places) == "<Places 2 to check>"
+    places.set_aside(refused(2, sent_as=1))
+    places.set_aside(refused(3))
+    places.returned += [refused(4, sent_as=2), refused(5)]
+    assert [left.index for left in places.clear()] == [2, 4, 0, 1]
+    assert repr(places) == "<Places empty>"

@@ -20,7 +20,7 @@ from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
 from boardclient.bulk._journal._journal_ledger import JournalLedger
 from boardclient.bulk._journal._journal_rows import JournalRows
-from boardclient.bulk._life import Row
+from boardclient.bulk._life import IN_DOUBT, Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown, rehearsed
 
 IDENTITY = {"service": "https://boards.example", "board": "b1"}
@@ -29,6 +29,11 @@ IDENTITY = {"service": "https://boards.example", "board": "b1"}
 def rows(*names: object) -> list[Row]:
     """Return rows without references."""
     return [Row(index, CardDraft(str(name), "l1")) for index, name in enumerate(names)]
+
+
+def action(row: Row) -> str:
+    """Return what a run does with a row."""
+    return "send" if row.outcome is None else "in doubt" if row.outcome.state in IN_DOUBT else row.outcome.state
 
 
 async def opened(path: Path, **identity: str) -> JournalLedger:
@@ -49,7 +54,7 @@ async def run(path: Path, names: Sequence[object], *, sent: int | None = None, d
             ledger.add_outcome(row, "created", Card(f"card {row.index}"))
     finally:
         await ledger.aclose()
-    return [row.action for row in given]
+    return [action(row) for row in given]
 
 
 def states(path: Path) -> list[str]:
@@ -86,8 +91,8 @@ def life(path, steps, sent):
         run.set_baseline(["b1", "b2"])
     noted = []
     for start in range(0, 12, 4):
-        for (key, _), (seq, action, _) in zip(entries[start:], run.admit(entries[start : start + 4], noted)):
-            if action == "send":
+        for (key, _), (seq, outcome) in zip(entries[start:], run.admit(entries[start : start + 4], noted)):
+            if outcome is None:
                 run.journal.lock.release_to(max(seq, run.last if seq % 2 else seq))
                 os.write(sent, f"{key} ".encode())
                 noted = [(seq, "done", f"card of {key}")]
@@ -105,9 +110,9 @@ for steps in range(1, 200):
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     run = JournalRows.open(path, {})
     sent = (folder / f"sent {steps}").read_text().split()
-    actions = [action for start in range(0, 12, 4) for _, action, _ in run.admit(entries[start : start + 4])]
+    outcomes = [outcome for start in range(0, 12, 4) for _, outcome in run.admit(entries[start : start + 4])]
     run.journal.close()
-    wrong = [key for (key, _), action in zip(entries, actions) if key in sent and action == "send"]
+    wrong = [key for (key, _), outcome in zip(entries, outcomes) if key in sent and outcome is None]
     twice = [key for key in set(sent) if sent.count(key) > 1]
     print(steps, status, wrong, twice, len(sent))
     if status == 0:
@@ -165,8 +170,8 @@ async def test_rows_that_two_killed_runs_did_not_send_are_not_in_doubt(path: Pat
         ledger = await opened(path)
         given = rows(*range(40))
         await ledger.admit(given)
-        assert [row.action for row in given] == expected
-        first = next(row for row in given if row.action == "send")
+        assert [action(row) for row in given] == expected
+        first = next(row for row in given if row.outcome is None)
         if first.seq > ledger.released:
             ledger.release(first)
         ledger._file.journal._opened.close()  # the process is gone
@@ -192,7 +197,7 @@ async def test_a_run_ends_once_another_has_begun_on_its_journal(path: Path, way:
     second = await opened(other)
     seen = rows("a", "b")
     await second.admit(seen)
-    assert [row.action for row in seen] == ["in doubt", "in doubt"]
+    assert [action(row) for row in seen] == ["in doubt", "in doubt"]
     ledger.add_outcome(given[0], "created", Card("card"))
     with pytest.raises(JournalError, match="another run"):
         await ledger.confirmed()

@@ -6,6 +6,7 @@ State changes are plain methods, and only the bodies of tasks await.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
@@ -221,37 +222,37 @@ class Engine:
     async def _phases(self) -> None:
         """Do what is next whenever the run is quiet, until nothing is left."""
         self._tally.note("rows are sent")
+        places = self._places
         while True:
             if not self._sender.is_quiet:
                 await self._sender.wait_for_change()
-            elif await self._judge_refusals() or await self._judge_doubts():
+            elif await self._judge_responses() or await self._judge_doubts():
                 continue
+            elif places.refused and (self._hold.reason is not None or any(row.is_excused for row in places.refused)):
+                await self._check_refused()
             elif self._sender.is_exhausted:
                 break
-            elif self._places.failed:
+            elif places.refused:
                 await self._audit()
                 self._begin_phase("creating")
             else:
                 await self._sender.wait_for_change()
         # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
-        if self._reads_at_end or self._places.failed:
+        if self._reads_at_end or places.refused:
             await self._audit()
 
-    async def _judge_refusals(self) -> bool:
-        """Find out about responses and refusals. Return False if there is nothing to find out."""
+    async def _judge_responses(self) -> bool:
+        """Find out about responses and refusals. Return False if there is nothing to find out now."""
         places = self._places
         if connections := self._responses.order.connections:  # nothing more comes over them soon that proves their responses
             await asyncio.sleep(0)  # what has come already is read
             await self._responses.prove(connections)
-        elif places.to_send_again:
-            await self._admit_refused()
-        elif places.to_check:
+        elif places.returned:
+            await self._admit_again()
+        elif places.refused and not self._reads_board:  # nothing is left to send that could show whose fault the refusals were
+            self._lives.happen(places.refused.popleft(), "refusal stands")
+        elif places.refused and places.has_most_refused:
             await self._check_refused()
-        elif places.refused:  # nothing is left to send that could show whose fault the refusals were
-            self._lives.happen(places.refused.popleft(), "accepted another")
-        elif places.has_most_failed:
-            await self._audit()
-            self._begin_phase("creating")
         else:
             return False
         return True
@@ -278,49 +279,41 @@ class Engine:
         """Read the board, and end the rows that have failed: a service may have done what it refused."""
         self._begin_phase("reading the board", "the board is read for the audit")
         try:
-            self._tally.audit, findings = await self._reconciler.audit(self._places.failed, self._places.in_doubt)
+            self._tally.audit, findings = await self._reconciler.audit(self._places.refused, self._places.in_doubt)
         except BoardClientError as error:
             self._tally.audit_error = error  # the results stay as they are
-            findings = [RowFinding(row, "refusal stands") for row in self._places.failed]
-        self._places.empty(self._places.failed)
+            findings = [RowFinding(row, "refusal stands") for row in self._places.refused]
+        self._places.empty(self._places.refused)
         for finding in findings:
             self._lives.apply_finding(finding)
         await self._probes.remove()  # those of an earlier run that only a listing shows
 
     async def _check_refused(self) -> None:
-        """Read the board before refused rows are sent again: a service may have done what it refused."""
-        rows, self._places.to_check = self._places.to_check, []
-        findings = [RowFinding(row, "refusal stands") for row in rows]
-        if self._reads_board:
-            self._begin_phase("reading the board", "the board is read before refused rows are sent again")
-            try:
-                findings = await self._reconciler.check(rows, self._places.in_doubt)
-            except BoardClientError as error:
-                if ends_run(error):
-                    raise
-                why = f"{CREATE}: it was refused, and is not sent again while the board can't be read: {error.message}"
-                findings = []
-                for row in rows:
-                    unread = BoardClientError(why)
-                    unread.retry_at = error.retry_at
-                    self._lives.happen(row, "unsendable", error=unread)
-            self._begin_phase("creating")
+        """Read the board for the rows that were refused. Those of an outage or an earlier run are sent again if it lacks them."""
+        if self._hold.reason is not None:
+            self._responses.excuse()
+        rows = self._places.empty(self._places.refused)
+        self._begin_phase("reading the board", "the board is read before refused rows are sent again")
+        try:
+            findings = await self._reconciler.check(rows, self._places.in_doubt)
+        except BoardClientError as error:
+            if ends_run(error):
+                self._places.refused.extend(rows)
+                raise
+            why = f"{CREATE}: it was refused, and is not sent again while the board can't be read: {error.message}"
+            unread = BoardClientError(why)
+            unread.retry_at = error.retry_at
+            findings = [RowFinding(row, "unsendable" if row.is_excused else "refusal stands") for row in rows]
+            findings = [f._replace(error=copy.copy(unread)) if f.row.is_excused else f for f in findings]
+        self._begin_phase("creating")
         for finding in findings:
-            if finding.event == "refusal stands":
-                self._places.to_send_again.append(finding.row)
-            else:
-                finding.row.is_earlier = finding.row.state == "new"
-                self._lives.apply_finding(finding)
+            self._lives.apply_finding(finding)
 
-    async def _admit_refused(self) -> None:
-        rows = self._places.take_to_send_again(self._sender.ahead)
-        await self._ledger.log_refused(rows)
+    async def _admit_again(self) -> None:
+        rows = self._places.take_returned(self._sender.ahead)
+        await self._ledger.admit(rows)
         for row in rows:
-            row.detail, row.error = None, None
-            if row.state == "new":
-                self._lives.admit(row)
-            else:
-                self._lives.happen(row, "admitted")
+            self._lives.admit_again(row)
         self._sender.dispatch()
 
     async def _reconcile(self) -> None:
@@ -334,7 +327,7 @@ class Engine:
                 await self._sender.wait_for_change()
         self._begin_phase("reading the board")
         is_outage = self._hold.reason is not None
-        findings = await self._reconciler.reconcile(self._places.in_doubt, self._places.failed)
+        findings = await self._reconciler.reconcile(self._places.in_doubt, self._places.refused)
         self._places.empty(self._places.doubted, self._places.open)
         self._listed_at = self._loop.time()
         for finding in findings:

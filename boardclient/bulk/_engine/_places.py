@@ -19,7 +19,7 @@ import attrs
 
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, Unknown
+from boardclient.bulk._life import ADMISSION, LIVES, MOST_SENDS, Event, Life, Outcome, Row, State, Unknown
 from boardclient.bulk._proof._board import RunBoard
 from boardclient.bulk._proof._probes import MOST_PROBES
 from boardclient.bulk._proof._recognition import Marking
@@ -31,13 +31,13 @@ from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card
 
 _MOST_REFUSED: Final = 10_000
-"""How many rows that were refused wait for the board to be read, those of earlier runs and those of this one each."""
+"""How many rows that were refused, in this run or an earlier one, wait for the board to be read."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
 _LARGEST_COMMIT: Final = 256
 _SMALLEST_COMMIT: Final = 32
 """With fewer rows, it would be most of a row's cost, since its price hardly depends on their number."""
-_LIFE_OF_PROBES: Final = LIVES["report"]
+_LIFE_OF_PROBES: Final[Life] = {**LIVES["report"], ("sent", "refused"): ("ended", "failed")}
 """A probe is sent once. If its effect is unknown, the next listing shows it or not, and another one may be sent."""
 _put_off_at: Final = attrgetter("put_off_at")
 
@@ -74,12 +74,11 @@ class Places:
         """The last row of each list, which is sent once the board was read: its card makes the next listing longer."""
         self.paused: dict[Row, asyncio.TimerHandle] = {}
         """Rows that are ready after a pause."""
-        self.to_check: list[Row] = []
-        """Rows that were refused by an earlier run, or in an outage. They are sent after all others, once the board was read."""
-        self.to_send_again: list[Row] = []
-        """Those of them that the board does not show."""
-        self.refused, self.failed, self.doubted, self.open = deque[Row](), deque[Row](), deque[Row](), deque[Row]()
-        self._aside = {"refused": self.refused, "failed": self.failed, "doubted": self.doubted, "open": self.open}
+        self.refused = deque[Row]()
+        """Rows that were refused, by this run or an earlier one, until it is known what becomes of them."""
+        self.returned = deque[Row]()
+        """Those of them that are sent again after all others, since none of their cards exists."""
+        self.doubted, self.open = deque[Row](), deque[Row]()
         self.are_full = False
         """Whether so many rows wait for the board to be read that no more are sent before."""
 
@@ -89,14 +88,9 @@ class Places:
         return [*self.doubted, *self.open]
 
     @property
-    def has_most_failed(self) -> bool:
-        """Whether the board is to be read for the rows that have failed."""
-        return len(self.failed) >= _MOST_REFUSED
-
-    @property
-    def are_refused_first(self) -> bool:
-        """Whether no more rows are taken from the input before those are sent that an earlier run saw refused."""
-        return len(self.to_check) >= _MOST_REFUSED or bool(self.to_send_again)
+    def has_most_refused(self) -> bool:
+        """Whether no more rows are taken from the input before something becomes of those that were refused."""
+        return len(self.refused) + len(self.returned) >= _MOST_REFUSED
 
     def queue_first(self, row: Row) -> None:
         """Let a row be sent before those that were not put off."""
@@ -114,27 +108,30 @@ class Places:
         lists = [*self.kept_back]
         self.ready.extend(self.kept_back.pop(list_id) for list_id in lists[:-1] or lists)
 
-    def take_to_send_again(self, number: int) -> list[Row]:
-        """Take some of the rows that were refused and are sent again."""
-        rows, self.to_send_again = self.to_send_again[:number], self.to_send_again[number:]
+    def take_returned(self, number: int) -> list[Row]:
+        """Take some of the rows that are sent again."""
+        rows = [self.returned.popleft() for _ in range(min(number, len(self.returned)))]
+        self._count()
         return rows
 
     def set_aside(self, row: Row) -> None:
-        self._aside[row.state].append(row)
+        (self.open if row.state == "open" else self.refused if row.is_refused else self.doubted).append(row)
         self._count()
 
-    def empty(self, *places: deque[Row]) -> None:
-        """Forget the rows of some places, about which something is known by now."""
+    def empty(self, *places: deque[Row]) -> list[Row]:
+        """Take out all rows of some places, about which something is known by now."""
+        rows = [*chain(*places)]
         for place in places:
             place.clear()
         self._count()
+        return rows
 
     def _count(self) -> None:
-        self.are_full = len(self.doubted) >= _MOST_DOUBTS or self.has_most_failed
+        self.are_full = len(self.doubted) >= _MOST_DOUBTS or len(self.refused) >= _MOST_REFUSED
 
     def take_back(self, row: Row) -> bool:
         """Take a row out of the places where it waits after it was refused. Return False if it is in none."""
-        for place in (self.refused, self.failed, self.to_check, self.to_send_again):
+        for place in (self.refused, self.returned):
             if row in place:
                 place.remove(row)
                 self._count()
@@ -142,14 +139,14 @@ class Places:
         return False
 
     def clear(self) -> list[Row]:
-        """Take all rows out, and return those that this run has begun with."""
+        """Take all rows out, and return those that this run has begun with: not those that only an earlier one has sent."""
         for timer in self.paused.values():
             timer.cancel()
-        rows = [*chain(self.ready, self.paused, *self._aside.values(), self.kept_back.values())]
-        rows += [row for row in (*self.to_check, *self.to_send_again) if row.state == "refused"]  # "new" ones stay as they are
+        refused = [row for row in self.empty(self.refused, self.returned) if row.sent_as]
+        rows = [*chain(self.ready, self.paused, refused, self.doubted, self.open, self.kept_back.values())]
         self.paused.clear()
         self.kept_back.clear()
-        self.empty(self.ready, *self._aside.values())
+        self.empty(self.ready, self.doubted, self.open)
         return rows
 
     def __repr__(self) -> str:
@@ -157,9 +154,10 @@ class Places:
             "ready": self.ready,
             "kept back": self.kept_back,
             "paused": self.paused,
-            "to check": self.to_check,
-            "to send again": self.to_send_again,
-            **self._aside,
+            "refused": self.refused,
+            "returned": self.returned,
+            "doubted": self.doubted,
+            "open": self.open,
         }
         return f"<Places {', '.join(f'{len(rows)} {words}' for words, rows in counts.items() if rows) or 'empty'}>"
 
@@ -178,6 +176,8 @@ class BulkOptions:
     probe: bool = False
     waits_for_consent: bool = True
     """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
+    resends: bool = True
+    """Whether rows that an earlier run saw refused are sent again. If not, their cards are looked for."""
     ledger: Ledger | None = None
     """The ledger to use in place of a journal: one that the caller has opened."""
 
@@ -216,6 +216,8 @@ class Lives:
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
         """The state of a row once it was taken, to which there is no reaction."""
+        self.tried: Final = self.places.refused if "doubted" in self.once_taken else deque[Row]()
+        """The rows that were refused and are tried again in an outage: none if the board is read before."""
 
     def happen(
         self, row: Row, event: Event, card: Card | None = None, error: BoardClientError | None = None, pause: float = 0.0
@@ -233,12 +235,14 @@ class Lives:
                 self.places.paused[row] = self._loop.call_later(pause, self._resume, row)
             case "pause" | "queue first":
                 self.places.queue_first(row)
-            case "check":
-                self.places.to_check.append(row)
+            case "return":
+                self.places.returned.append(row)
             case "set aside":
                 self.places.set_aside(row)
-                if row.state == "failed":  # what the next run reads if this one is killed before the board is read
+                if row.is_refused and row.outcome is None and self._options.unknown == "reconcile":
+                    # what the next run finds if this one is killed before the board is read
                     self._ledger.add_outcome(row, "failed", error=row.error)
+                    row.outcome = Outcome("failed")
             case "withdraw":
                 self._ledger.withdraw([row])
             case "found":
@@ -274,32 +278,36 @@ class Lives:
 
     def admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
-        if row.action == "send":
-            if row.is_final:
-                row.error, row.is_earlier = BoardClientError(row.detail or "", Effect.REJECTED), True
-                self.happen(row, "refused")
-            elif row.detail is not None:
-                self.places.to_check.append(row)
-            elif self._options.board_id is None or (problem := self._board.problem(row)) is None:
-                self.happen(row, "admitted")
-            else:
-                self.happen(row, "unsendable", error=problem)
-        elif row.action == "done":
-            card_id = row.detail or ""
-            self._ledger.seen.add(card_id)
-            self._reconciler.record_known(row, card_id)
-            self.happen(row, "known", Card(card_id))
+        known = row.outcome
+        event: Event = "admitted" if known is None else ADMISSION[known.state]
+        if event == "admitted":
+            problem = None if self._options.board_id is None else self._board.problem(row)
+            self.happen(row, "admitted" if problem is None else "unsendable", error=problem)
+            return
+        card, detail = None, "" if known is None else known.detail
+        if event == "known":
+            card = Card(detail)
+            self._ledger.seen.add(detail)
+            self._reconciler.record_known(row, detail)
+        elif event == "was refused":
+            row.error, row.is_refused, row.is_excused = BoardClientError(detail, Effect.REJECTED), True, self._options.resends
         else:
-            why = row.detail or "an earlier run has sent it, and ended before the response came"
+            why = detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
-            self.happen(row, "in doubt")
+        row.is_earlier = True
+        self.happen(row, event, card)
+
+    def admit_again(self, row: Row) -> None:
+        """Continue the life of a row that was refused, and is sent again."""
+        row.outcome, row.error, row.is_refused, row.is_excused, row.is_earlier = None, None, False, False, False
+        self.admit(row)
 
     def apply_finding(self, finding: RowFinding) -> None:
         """Note what a listing says about a row in doubt."""
         row, event, card, error = finding
         if event == "found" and card is not None:
             self._ledger.seen.add(card.id)
-        elif event == "absent":
+        elif event == "absent" and not row.is_refused:
             if row.sends >= MOST_SENDS:
                 why = f"sent {row.sends} times, and not on the board: {row.error}"
                 event, error = "absent too often", BoardClientError(why, Effect.REJECTED)
@@ -310,5 +318,8 @@ class Lives:
     def end(self, why: str) -> None:
         """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
         for row in self.places.clear():
+            if row.state == "doubted" and row.is_refused:
+                self.happen(row, "refusal stands")
+                continue
             is_lost = row.state in {"doubted", "open", "again"} and not row.is_earlier
             self.happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)

@@ -176,11 +176,13 @@ class Responses:
         """The connections of which too many responses wait for a proof."""
         self._owner, self._options, self._ledger, self._tally = shared.owner, shared.options, shared.ledger, shared.tally
         self._board, self._reconciler, self._turns, self._hold = shared.board, shared.reconciler, shared.turns, shared.turns.hold
-        self._lives, self._refused = lives, lives.places.refused
+        self._lives, self._refused, self._tried = lives, lives.places.refused, lives.tried
         self._reads_board = shared.options.unknown == "reconcile"
         self._loop = asyncio.get_running_loop()
         self.lost_at: float = self._loop.time()
         """When, on the loop's clock, a response was last lost. Requests of earlier runs were sent before."""
+        self._accepted = 0
+        """The number of the last request that was accepted after a failure."""
         self._latest = ""
         """The last card that was created."""
 
@@ -279,12 +281,12 @@ class Responses:
 
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Note that the response to a row was perhaps another's."""
-        row.error, row.sends = error, row.sends + 1
+        row.error, row.sends, row.is_refused = error, row.sends + 1, False
         self.lost_at = row.doubted_at = self._loop.time()
         self._lives.happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
 
     def _confirm(self, row: Row, card: Card) -> None:
-        if self._hold.is_disturbed or self._refused:
+        if self._hold.is_disturbed or self._tried:
             self._record_acceptance(row)
         if self._reads_board:
             self._reconciler.record_created(row, card.id)
@@ -296,9 +298,19 @@ class Responses:
         was_outage = self._hold.reason is not None
         if was_outage and not self._hold.lets_through():
             return  # it was sent before the outage, and says nothing about its end
+        if was_outage:
+            self.excuse()
         self._hold.record_success()
-        while self._refused and (was_outage or (self._refused[0].sent_as < row.sent_as and not self._refused[0].is_unproven)):
-            self._lives.happen(self._refused.popleft(), "outage is over" if was_outage else "accepted another")
+        self._accepted = max(self._accepted, row.sent_as)
+        tried = self._tried
+        while tried and (was_outage or (tried[0].sent_as < row.sent_as and not tried[0].is_unproven)):
+            self._lives.happen(tried.popleft(), "absent" if was_outage else "refusal stands")
+
+    def excuse(self) -> None:
+        """Note that the rows were refused in an outage which were refused since a request was accepted."""
+        for row in self._refused:
+            if row.sent_as > self._accepted and row.refusals < MOST_REFUSALS:
+                row.is_excused = True
 
     def record_failure(self, row: Row, failure: BoardClientError, options: CallOptions | None = None) -> None:
         self._tally.add_attempts(failure.attempts)
@@ -318,6 +330,7 @@ class Responses:
             self.lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
+        row.is_refused = event.startswith("refused")
         row.doubted_at = self._loop.time()
         if event not in {"given back", "put off"}:
             if row.state == "resent" and row.error is not None and not event.startswith("lost"):

@@ -38,7 +38,7 @@ class Sender:
         self._ledger, self._tally, self._results, self._markers = ledger, shared.tally, shared.results, shared.reconciler.markers
         self._turns, self._hold, self._lives, self._responses = shared.turns, shared.turns.hold, lives, responses
         self._once_taken = lives.once_taken
-        self._places, self._ready, self._refused = lives.places, lives.places.ready, lives.places.refused
+        self._places, self._ready, self._tried = lives.places, lives.places.ready, lives.tried
         self._loop = asyncio.get_running_loop()
         self._calls: list[CallOptions] = []  # the options of the workers' calls, by which they are withdrawn
         self.busy = 0
@@ -74,7 +74,7 @@ class Sender:
             return None
         rows = self._ready
         if self._hold.reason is not None:
-            rows = rows or self._refused
+            rows = rows or self._tried
             if not (rows and self._hold.is_due):
                 return None
             self._hold.try_one()
@@ -90,7 +90,7 @@ class Sender:
     def dispatch(self) -> None:
         """Wake what may have something to do now: workers, the feeder and the conductor."""
         if self._idle:
-            rows = len(self._ready) + (len(self._refused) if self._hold.reason is not None else 0)
+            rows = len(self._ready) + (len(self._tried) if self._hold.reason is not None else 0)
             for _ in range(len(self._idle) if self._owner.is_halted else min(len(self._idle), self._room, rows)):
                 waiter = self._idle.popleft()
                 if not waiter.done():
@@ -103,7 +103,7 @@ class Sender:
     @property
     def _wanted(self) -> int:
         """How many rows the feeder is to take now."""
-        is_full = self.busy + len(self._results.untaken) >= 2 * self._options.workers or self._places.are_refused_first
+        is_full = self.busy + len(self._results.untaken) >= 2 * self._options.workers or self._places.has_most_refused
         return 0 if is_full or 2 * len(self._ready) > self.ahead else self.ahead
 
     async def feed(self) -> None:
@@ -213,8 +213,8 @@ class Sender:
     def is_quiet(self) -> bool:
         """Whether no request is under way, and none will be unless the conductor does something."""
         places = self._places
-        has_rows = self._ready or places.paused or (self._refused and self._hold.reason is not None)
-        is_fed = self.is_exhausted or self._source.is_waiting or places.are_refused_first
+        has_rows = self._ready or places.paused or (self._tried and self._hold.reason is not None)
+        is_fed = self.is_exhausted or self._source.is_waiting or places.has_most_refused
         return not self.busy and (places.are_full or (is_fed and not has_rows))
 
     async def wait_for_change(self, seconds: float | None = None) -> None:

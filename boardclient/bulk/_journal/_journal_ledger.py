@@ -16,9 +16,9 @@ from typing import Final, Self, TypeVar
 from boardclient._guards import wait_to_end
 from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
-from boardclient.bulk._journal._journal_rows import BASELINE, DONE, JournalRows, Outcome, storable
-from boardclient.bulk._ledger import DurableLedger, Others, Probe, RowState
-from boardclient.bulk._life import Row
+from boardclient.bulk._journal._journal_rows import BASELINE, DONE, Decision, JournalRows, Note, storable
+from boardclient.bulk._ledger import DurableLedger, Others, Probe
+from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
@@ -53,7 +53,7 @@ class JournalLedger(DurableLedger):
         self._file = file
         self._thread = thread
         self._loop = asyncio.get_running_loop()
-        self._pending: list[Outcome] = []
+        self._pending: list[Note] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
         self._logged = file.last
@@ -96,17 +96,16 @@ class JournalLedger(DurableLedger):
             JournalError: the file can't be written, or was moved; a reference comes twice; or a row that may have been sent has
                 other content or another reference now. None of the rows may be sent.
         """
-        decisions = await self._do(self._file.admit, [(row.key, row.draft) for row in rows], self._take_pending())
-        for row, (seq, action, detail) in zip(rows, decisions, strict=True):
+        entries, pending = [(row.key, row.draft) for row in rows], self._take_pending()
+        if rows and rows[0].outcome is not None:
+            refused = [(row.seq, row.draft) for row in rows]
+            decisions: list[Decision] = [(seq, None) for seq in await self._do(self._file.log_again, refused, pending)]
+        else:
+            decisions = await self._do(self._file.admit, entries, pending)
+        for row, (seq, outcome) in zip(rows, decisions, strict=True):
             row.seq, row.first_seq = seq, self._file.first.get(seq)
-            if action != "send" or detail is not None:
-                row.action, row.detail, row.is_earlier = action, detail, action == "in doubt"
-        self._logged = self._file.last
-
-    async def log_refused(self, rows: Sequence[Row]) -> None:
-        entries = [(row.seq, row.draft) for row in rows]
-        for row, seq in zip(rows, await self._do(self._file.log_refused, entries, self._take_pending()), strict=True):
-            row.seq, row.first_seq = seq, self._file.first[seq]
+            if outcome is not None:
+                row.outcome = outcome
         self._logged = self._file.last
 
     def release(self, row: Row) -> None:
@@ -204,7 +203,7 @@ class JournalLedger(DurableLedger):
         if self._timer is None:
             self._timer = self._loop.call_later(_NOTE_SECONDS, self._write_pending)
 
-    def _take_pending(self) -> list[Outcome]:
+    def _take_pending(self) -> list[Note]:
         noted, self._pending = self._pending, []
         if self._timer is not None:
             self._timer.cancel()

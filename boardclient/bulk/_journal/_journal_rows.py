@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from boardclient._interface import _fields
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._journal._file import FORMAT, JournalFile
-from boardclient.bulk._ledger import Doubt, Probe, RowState
-from boardclient.bulk._life import RowAction, RowKey
+from boardclient.bulk._ledger import Doubt, Probe
+from boardclient.bulk._life import Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
 
 T = TypeVar("T")
 
-Decision: TypeAlias = tuple[int, RowAction, "str | None"]
-"""What to do with a row: its number, the action, and the card's id if it is done, otherwise why it is in doubt or was refused."""
-Outcome: TypeAlias = tuple[int, RowState, "str | None"]
-"""The outcome of a row: its number, its state, and the card's id if it is done, otherwise the reason."""
+Decision: TypeAlias = "tuple[int, Outcome | None]"
+"""What the file has of a row: its number, and its outcome, None if the row was logged to be sent."""
+Note: TypeAlias = tuple[int, RowState, "str | None"]
+"""The outcome of a row as it is stored: its number, its state, and the card's id if it is done, otherwise the reason."""
 
 _AT_ONCE: Final = 128
 """How many rows a statement takes. Each gives up the GIL, and the event loop's thread may keep it for 5 ms
@@ -104,10 +104,10 @@ class JournalRows:
             opened.pop_all()
             return run
 
-    def admit(self, entries: Sequence[tuple[RowKey, CardDraft]], outcomes: Sequence[Outcome] = ()) -> list[Decision]:
+    def admit(self, entries: Sequence[tuple[RowKey, CardDraft]], outcomes: Sequence[Note] = ()) -> list[Decision]:
         """Record outcomes, log the rows to be sent, and return what to do with each row. On return everything is on the disk.
 
-        Rows that an earlier run saw refused are not logged yet.
+        Rows that an earlier run saw refused are not logged yet: `log_again` does that.
 
         Raises:
             JournalError: the file can't be written, a key comes twice in this run, or a row that may have been sent has other
@@ -123,26 +123,26 @@ class JournalRows:
                 return self._log(keys, contents, known)
         raise JournalError(f"{self.journal.path}: {refusal}")
 
-    def log_refused(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Sequence[Outcome] = ()) -> list[int]:
-        """Record outcomes, and log rows that an earlier run saw refused. Return their new numbers."""
+    def log_again(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Sequence[Note] = ()) -> list[int]:
+        """Record outcomes, and log rows that were refused and are sent again. Return their new numbers."""
         with self.journal.transaction():
             self._record(outcomes)
             return [self._renumber(seq, content_text(draft)) for seq, draft in rows]
 
-    def record(self, outcomes: Sequence[Outcome], resembling: Sequence[tuple[int, str]] = ()) -> None:
+    def record(self, outcomes: Sequence[Note], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be rows'."""
         with self.journal.transaction():
             self._record(outcomes)
             self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
 
-    def record_adopted(self, outcomes: Sequence[Outcome]) -> None:
+    def record_adopted(self, outcomes: Sequence[Note]) -> None:
         """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own."""
         with self.journal.transaction():
             self._record(outcomes)
             self._connection.executemany("UPDATE rows SET run = 0 WHERE seq = ?", [(seq,) for seq, _, _ in outcomes])
             self._connection.executemany("DELETE FROM baseline WHERE card_id = ?", [(card_id,) for _, _, card_id in outcomes])
 
-    def finish(self, outcomes: Sequence[Outcome], released: int) -> None:
+    def finish(self, outcomes: Sequence[Note], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
         try:
             with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
@@ -266,7 +266,7 @@ class JournalRows:
             else:
                 self.last += 1
                 new.append((self.last, key, content, self.run))
-                decisions.append((self.last, "send", None))
+                decisions.append((self.last, None))
         self._insert("INSERT INTO rows (seq, key, content, run)", new)
         return decisions
 
@@ -278,14 +278,10 @@ class JournalRows:
             self._connection.execute("UPDATE rows SET key = -1 WHERE key = ?", (key,))
             self._connection.execute("UPDATE rows SET key = ? WHERE seq = ?", (key, row.seq))
             self._connection.execute("UPDATE rows SET key = ? WHERE key = -1", (row.key,))
-        if row.state == "done":
-            return row.seq, "done", row.detail
-        if row.state in _UNCHANGEABLE:
-            return row.seq, "in doubt", row.detail
-        if row.state == "failed":
-            return row.seq, "send", row.detail  # logged by `log_refused`
+        if row.state in _UNCHANGEABLE or row.state == "failed":
+            return row.seq, Outcome(row.state, row.detail or "")
         # What was deleted may be listed for a while, with the marker of the row.
-        return self._renumber(row.seq, content, keeps_marker=row.state != "undone"), "send", None
+        return self._renumber(row.seq, content, keeps_marker=row.state != "undone"), None
 
     def _renumber(self, seq: int, content: str, *, keeps_marker: bool = True) -> int:
         """Give a row that is sent again a new number, as the mark expects."""
@@ -299,7 +295,7 @@ class JournalRows:
         self._connection.execute("INSERT INTO first_numbers VALUES (?, ?)", (self.last, self.first[self.last]))
         return self.last
 
-    def _record(self, outcomes: Sequence[Outcome]) -> None:
+    def _record(self, outcomes: Sequence[Note]) -> None:
         self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
 
     # --- statements

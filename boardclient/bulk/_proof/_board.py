@@ -229,7 +229,7 @@ class RunBoard:
     def problem(self, row: Row) -> BoardClientError | None:
         """Return why a row can't be sent, or None if it can or was sent before."""
         lists, list_id = self.lists, row.draft.list_id
-        if lists is None or list_id in lists or row.sends or row.action == "in doubt":
+        if lists is None or list_id in lists or row.sends or row.sent_as:
             return None
         return BoardClientError(f"the list {list_id} is not on the board {self.board_id}: nothing was sent")
 
@@ -306,7 +306,7 @@ class RunBoard:
                         error.add_note(f"the board was read {number} times in {clock() - began:.1f} s")
                     raise
             else:
-                self._hold.record_success()
+                self._hold.record_success(is_read=True)
                 return value
             finally:
                 self._hold.release()

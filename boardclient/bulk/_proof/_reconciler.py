@@ -49,7 +49,7 @@ class RowFinding(NamedTuple):
     """What a listing says about a row, as an event of its life.
 
     Each row may be "found" or "undecided". One in doubt may be "absent" or "not listed": then only a later listing can prove that
-    the card does not exist. Of a refused one the "refusal stands" if no card may be its.
+    the card does not exist. A refused one is "absent" if no card may be its and it is sent again, otherwise the "refusal stands".
     """
 
     row: Row
@@ -248,7 +248,7 @@ class Reconciler:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=True)))
             else:
-                findings.append(RowFinding(row, "refusal stands"))
+                findings.append(RowFinding(row, "absent" if row.is_excused else "refusal stands"))
         return await self._record(findings, resembling, listing)
 
     async def _record(
