@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from boardclient._interface import _fields
+from boardclient._interface import _fields, _listings
 from boardclient.errors import DecodeError
 from boardclient.models import Board, BoardList, BoardPrefs, Card
 
@@ -52,7 +52,7 @@ def test_undocumented_fields_stay_under_their_wire_names() -> None:
 EVERY_CARD = [
     _fields.created_card,
     _fields.card,
-    lambda raw: _fields.cards(b"[" + raw + b"]")[0],
+    lambda raw: _listings.cards(b"[" + raw + b"]")[0],
     lambda raw: _fields.changed_card("c1", raw),
 ]
 
@@ -87,7 +87,7 @@ def test_a_due_date_without_an_offset_stays_in_extra(read: Callable[[bytes], Car
     assert card.extra == {"due": wire, "pos": False, "idList": 9}
 
 
-@pytest.mark.parametrize("read", [_fields.card, lambda raw: _fields.cards(b"[" + raw + b"]")])
+@pytest.mark.parametrize("read", [_fields.card, lambda raw: _listings.cards(b"[" + raw + b"]")])
 def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any]) -> None:
     """Broken text is an error even where only `extra` would show it."""
     read('{"id":"c1","name":"n","x":"\u00e9"}'.encode())
@@ -111,3 +111,20 @@ def test_what_json_lacks_is_a_value_error(value: object) -> None:
     with pytest.raises(ValueError, match=r"^the value can't be sent as JSON \(\w+\)$") as caught:
         _fields.encode(value)
     assert caught.value.__context__ is None
+
+
+def test_one_record_has_a_bound() -> None:
+    """A response of one record is decoded in one step, so one of more than 4 MiB is refused. After a change it says nothing."""
+    long = b'{"id":"c1","name":"' + b"x" * 2**22 + b'"}'
+    with pytest.raises(DecodeError, match="the response is longer than 4 MiB"):
+        _fields.card(long)
+    assert _fields.changed_card("c2", long) == Card("c2")
+    assert _listings.read(Card, long[:20] + long[-2:]).id == "c1"
+
+
+def test_white_space_of_other_kinds_is_not_that_of_json() -> None:
+    """A form feed is white space to many tools, and not to JSON (RFC 8259, section 2)."""
+    assert _fields.decode(b' \n["\\ud83d"]\t ') == ["\ufffd"]
+    for body in (b'\x0c["\\ud83d"]', b'["\\ud83d"]\x0b', b'["\\ud83d"] 1', b'["\\ud83d\x0c"]'):
+        with pytest.raises(DecodeError, match="not JSON"):
+            _fields.decode(body)

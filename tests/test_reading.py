@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from boardclient import DecodeError
-from boardclient._interface import _fields
+from boardclient._interface import _fields, _listings
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
 # --- a plain decoder to compare with
@@ -111,7 +111,7 @@ def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
 
 def quickly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
     try:
-        values = [value for values in _fields._slices(model, body) for value in values]
+        values = [value for values in _listings._slices(model, body) for value in values]
     except DecodeError as error:
         return error.path if error.__context__ is None else "an error with another behind it"
     return [(value, value.extra) for value in values]
@@ -173,7 +173,7 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 1, 1, Card)
 def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elements: int, model: type) -> None:
     """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
-    with mock.patch.multiple(_fields, _PART_BYTES=part, _SLICE_ELEMENTS=elements):
+    with mock.patch.multiple(_listings, _PART_BYTES=part, _SLICE_ELEMENTS=elements):
         read = quickly(model, body)
     expected = plainly(model, body)
     assert read == expected
@@ -185,7 +185,7 @@ def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elem
 def structured(converter: Any, model: type, form: object) -> Any:
     try:
         return converter.structure(form, model)
-    except _fields._Misfit as misfit:
+    except _fields.Misfit as misfit:
         return misfit.path
 
 

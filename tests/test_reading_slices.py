@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from reading_helpers import board
 from virtual_loop import Clock
 
 from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials
-from boardclient._interface import _fields
+from boardclient._interface import _fields, _listings
 from boardclient._interface import _operations as ops
 from boardclient._transport._values import RawResponse
 from boardclient.models import Card
@@ -24,8 +26,8 @@ IDS = [f"c{number}" for number in range(1000)]
 
 def parts_of(body: bytes, part_bytes: int = 16 * 2**10) -> list[list[str]]:
     """Return the identifiers of the cards of each part that is read in one step."""
-    with mock.patch.object(_fields, "_PART_BYTES", part_bytes):
-        return [[card.id for card in models] or [*elements] for models, elements in _fields._parts(Card, body)]  # type: ignore[misc]  # -- not cards
+    with mock.patch.object(_listings, "_PART_BYTES", part_bytes):
+        return [[card.id for card in part.models] for part in _listings._Reader(Card, body).parts()]
 
 
 def in_order(parts: list[list[str]]) -> list[str]:
@@ -44,13 +46,13 @@ def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
     """The first element of an array without objects is named."""
     body = b"[" + b",".join([b"1"] * 100_000) + b"]"
     with pytest.raises(DecodeError) as caught:
-        _fields.cards(body)
+        _listings.cards(body)
     assert caught.value.path == "[0]"
     for broken in (body[:-1], body + b"x", body[:-1] + b",]", body[:-1] + b',"\xff"]'):
         with pytest.raises(DecodeError, match="not JSON"):
-            _fields.cards(broken)
+            _listings.cards(broken)
     with pytest.raises(DecodeError, match=r"at \[0\]"):
-        _fields.cards(body[:-1] + b',"\\ud800"]')
+        _listings.cards(body[:-1] + b',"\\ud800"]')
 
 
 def test_one_odd_escape_leaves_a_board_readable() -> None:
@@ -58,7 +60,7 @@ def test_one_odd_escape_leaves_a_board_readable() -> None:
     body = (
         board(5000).replace(b'"id": "c2500", "name": "n"', b'"id": "c2500", "name": "\\ud83d"').replace(b'"l"', b'"\\ud800"', 9)
     )
-    cards = _fields.cards(body)
+    cards = _listings.cards(body)
     assert [card.id for card in cards] == [f"c{number}" for number in range(5000)]
     assert (cards[2500].name, cards[0].extra["labels"][0]["id"]) == ("\ufffd", "\ufffd")  # type: ignore[index,call-overload]  # -- as sent
 
@@ -68,7 +70,7 @@ def test_a_malformed_undocumented_field_is_an_error_in_extra() -> None:
     card = _fields.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
     assert card.name == "n"
     unreadable = mock.patch.multiple(
-        _fields, _decode=mock.Mock(side_effect=ValueError), _standard=mock.Mock(**{"decode.side_effect": ValueError})
+        _fields, _decode=mock.Mock(side_effect=ValueError), value_at=mock.Mock(side_effect=ValueError)
     )
     with unreadable, pytest.raises(DecodeError):
         card.extra  # noqa: B018 -- reading it is the point
@@ -85,15 +87,53 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
     assert max(map(len, parts)) < 120
 
 
-def test_elements_that_begin_in_other_ways_are_split_together() -> None:
-    """Where no boundary is found, msgspec splits the rest, and cards are the same."""
+def test_elements_may_begin_in_other_ways() -> None:
+    """Where no boundary is found, elements are decoded one after another in parts as small, and cards are the same."""
     body = b"[" + b",".join(b'{"%d":1,"id":"c%d","x":"%s"}' % (number, number, b"x" * 90) for number in range(1000)) + b"]"
-    assert [card.id for card in _fields.cards(body)] == IDS
+    assert [card.id for card in _listings.cards(body)] == IDS
     with pytest.raises(DecodeError) as caught:
-        _fields.cards(body[:-1] + b",7]")
+        _listings.cards(body[:-1] + b",7]")
     assert caught.value.path == "[1000]"
     with pytest.raises(DecodeError, match="not JSON"):
-        _fields.cards(body[:-1] + b",]")
+        _listings.cards(body[:-1] + b",]")
+    assert max(map(len, parts_of(body))) < 200
+
+
+@pytest.mark.parametrize("encode", [_listings.encode, mock.Mock(side_effect=ValueError)])
+def test_a_whole_number_of_any_size_is_read(encode: Any) -> None:
+    """Beside half of an emoji it is in `extra` as it was sent, whether msgspec can write it again or not."""
+    with mock.patch.object(_listings, "encode", encode):
+        card, other = _listings.cards(b'[{"id":"c1","name":"\\ud83d","x":%d},{"id":"c2"}%s]' % (10**30, b" " * 2**15))
+    assert (card.name, card.extra["x"], other.id) == ("\ufffd", 10**30, "c2")
+
+
+LONG = 6 * 2**20
+ENDLESS = {
+    "a name": b'[{"id":"' + b"x" * LONG,
+    "halves of emoji": b'[{"id":"c","name":"' + b"\\ud83d" * (LONG // 6),
+    "backslashes": b'["' + b"\\\\" * (LONG // 2),
+    "a number": b'[{"id":"c","pos":' + b"9" * LONG,
+    "a number alone": b"[" + b"9" * LONG,
+    "an inner array": b'[{"id":"c","x":[' + b'"",' * (LONG // 3),
+}
+
+
+@pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("before", [b"", b'{"id":"b"},'])
+def test_one_element_has_a_bound(body: bytes, before: bytes) -> None:
+    """An element of more than 4 MiB is named, and not decoded, since that would be one long step."""
+    number = 1 if before else 0
+    with pytest.raises(DecodeError, match=rf"^\[{number}\] of the response is longer than 4 MiB") as caught:
+        _listings.cards(b"[" + before + body[1:] + b'"}]')
+    assert caught.value.path == f"[{number}]"
+
+
+def test_a_long_element_within_the_bound_is_read() -> None:
+    """A card with a description of a million characters is one of the list, also as escapes that msgspec refuses."""
+    text = "\u00fc" * 500_000
+    for escaped in (json.dumps(text)[1:-1], json.dumps(text)[1:-1] + "\\ud83d"):
+        first, second = _listings.cards(b'[{"id":"c1","desc":"%s"},{"id":"c2"}]' % escaped.encode())
+        assert (first.desc, second.id) == (text + "\ufffd" * escaped.endswith("\\ud83d"), "c2")
 
 
 class Answering:
@@ -139,6 +179,67 @@ async def test_other_tasks_run_while_a_long_response_is_read() -> None:
     assert [(attempt.status, attempt.effect) for attempt in caught.value.attempts] == [(200, Effect.DONE)]
 
 
+BROKEN = {
+    "text": b"x",
+    "a brace": b"[x",
+    "text of a page": b"<html>",
+    "a form feed": b" \f [",
+    "a NaN": b'[{"id":"c","pos":NaN},',
+    "a byte that is no UTF-8": b'[{"id":"\xff"},',
+    "brackets": b"[" * 2000,
+    "a colon too many": b'[{"id"::"c"},',
+    "no comma": b'[{"id":"c"}{"id":"d"},',
+}
+
+
+@pytest.mark.parametrize("beginning", BROKEN.values(), ids=BROKEN)
+def test_what_is_no_json_is_refused_at_its_beginning(beginning: bytes) -> None:
+    """Of a body that is not JSON nothing is read after the part that shows it, however long the rest is."""
+    for rest in (b"x" * 2**20, b'{"id":"c"},' * 10**5):
+        taken: list[int] = []
+        with mock.patch.object(_listings._Reader, "parts", _counted(_listings._Reader.parts, taken)):  # noqa: SIM117 -- two thoughts
+            with pytest.raises(DecodeError, match="not JSON"):
+                _listings.cards(beginning + rest)
+        assert len(taken) < 3
+
+
+def _counted(parts: Any, taken: list[int]) -> Any:
+    def counted(reader: Any) -> Iterator[Any]:
+        for part in parts(reader):
+            taken.append(1)
+            yield part
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    "body", [b" " * 2**22, b"[" + b"\n" * 2**22 + b"]", b'[{"id":"c"}' + b"\t" * 2**22, b"[ ]" + b" " * 2**22]
+)
+def test_blanks_are_skipped_in_steps(body: bytes) -> None:
+    """White space may be anywhere between what it separates, as long as it is, and is skipped part by part."""
+    slices: list[list[Card]] = []
+    with contextlib.suppress(DecodeError):
+        slices.extend(_listings.slices_of_cards(body))
+    assert len(slices) >= 2
+
+
+async def test_what_was_read_is_freed_in_steps_after_an_error() -> None:
+    """A listing that turns out to be no JSON at its end leaves cards to free, between which other tasks run."""
+
+    def cards() -> int:
+        return sum(isinstance(one, Card) for one in gc.get_objects())
+
+    async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
+        body = b"[" + b'{"id":"c","name":"n"},' * 20_000 + b'{"id":"d","pos":NaN}]'
+        with answering(session, body), pytest.raises(DecodeError, match="not JSON"):
+            await session.boards.cards("b1")
+        left = [cards()]
+        while left[-1]:
+            await asyncio.sleep(0)
+            left.append(cards())
+    assert len(left) > 3
+
+
 async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> None:
     """The deadline covers reading too: the call is not reported as unsent, and the attempt is in the history."""
 
@@ -156,8 +257,8 @@ async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> N
 
 
 def test_no_boundary_is_looked_for_for_ever() -> None:
-    """After some candidates within an inner array the rest is split in one step."""
+    """After some candidates within an inner array the end of the element is found by decoding it."""
     inner = b",".join(b'"x%d":[{"id":"i","name":"n"},{"id":"j","name":"n"}]' % number for number in range(200))
     body = b'[{"id":"c1","name":"n",' + inner + b'},{"id":"c2","name":"n"}]'
-    with mock.patch.multiple(_fields, _PART_BYTES=64, _CUTS_TRIED=3):
-        assert [card.id for card in _fields.cards(body)] == ["c1", "c2"]
+    with mock.patch.multiple(_listings, _PART_BYTES=64, _CUTS_TRIED=3):
+        assert [card.id for card in _listings.cards(body)] == ["c1", "c2"]

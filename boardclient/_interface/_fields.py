@@ -1,7 +1,7 @@
 """The wire: names of fields, JSON, and models from JSON. The only module that reads responses with cattrs. No I/O.
 
-There are two converters. `_strict` reads responses that the interface shows (4.1 to 4.3): a documented field of another type is
-an error. `_lenient` reads all others: such a value stays in `extra` under its wire name.
+There are two converters. `STRICT` reads responses that the interface shows (4.1 to 4.3): a documented field of another type is
+an error. `LENIENT` reads all others: such a value stays in `extra` under its wire name.
 
 msgspec decodes the fields of a model into a private `Struct`, and skips all others. The model keeps the text, from which
 `extra` is read on its first access. The models of an array share its text in parts of 16 KiB, which is split into their texts
@@ -11,7 +11,7 @@ of an error.
 msgspec refuses two things that the grammar of JSON allows: numbers beyond the range of a float, and unpaired surrogates as
 escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text, with null in place of such
 numbers and U+FFFD in place of each of these surrogates, so that what was read can be encoded. Services that cut texts leave
-halves of an emoji.
+halves of an emoji. NaN and Infinity, which some writers produce, are no JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count, repeat
 from operator import add, eq
 from types import NoneType
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, Union, cast
 
 import attrs
 import msgspec
@@ -38,22 +38,28 @@ T = TypeVar("T")
 
 # --- JSON
 
-_UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 """What msgspec and the standard library raise for text that they can't decode."""
+
+MOST_VALUE_BYTES: Final = 4 * 2**20
+"""The longest text of one record that is read, since it is decoded in one step. A text of a million characters needs up to 3 MiB
+as escapes, if it is not an extreme one."""
+_MOST_DIGITS: Final = 4300
+"""Python converts no longer texts to integers: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _encode: Final = msgspec.json.Encoder(enc_hook=str.__str__).encode  # msgspec encodes no subclasses of `str`
 _decode: Final = msgspec.json.Decoder().decode
-_split: Final[Callable[[bytes], list[msgspec.Raw]]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
+split: Final[Callable[[bytes], list[msgspec.Raw]]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
+"""Split an array into the texts of its elements, or raise one of `UNREADABLE`."""
 
-_MOST_DIGITS: Final = 4300
-"""Python converts no longer texts to integers: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
 
-_SURROGATES: Final = re.compile(r"(\\\\|\\u(?i:d[89ab][0-9a-f]{2})\\u(?i:d[c-f][0-9a-f]{2}))|\\u(?i:d[89a-f][0-9a-f]{2})")
-"""Unpaired surrogates; and, in the group, pairs and escaped backslashes, so that these are not taken for them."""
+class _NoNumberError(ValueError):
+    """The text has NaN or Infinity."""
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
+    raise _NoNumberError(constant)
 
 
 def _integer(digits: str) -> int | None:
@@ -66,7 +72,9 @@ def _float(digits: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-_standard: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+_quick: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=msgspec.json.Decoder(float).decode)
+"""It raises one of `UNREADABLE` for a number that has no value. It takes a quarter of the time where numbers are many."""
+_lenient: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_float)
 
 
 def encode(value: object) -> bytes:
@@ -77,9 +85,13 @@ def encode(value: object) -> bytes:
     """
     try:
         return _encode(value)
-    except (TypeError, OverflowError, *_UNREADABLE) as error:
+    except (TypeError, OverflowError, *UNREADABLE) as error:
         problem = type(error).__name__
     raise ValueError(f"the value can't be sent as JSON ({problem})")
+
+
+def not_json() -> DecodeError:
+    return DecodeError("the body is not JSON")
 
 
 def decode(body: bytes | msgspec.Raw) -> JsonValue:
@@ -90,17 +102,53 @@ def decode(body: bytes | msgspec.Raw) -> JsonValue:
     """
     try:
         return cast("JsonValue", _decode(body))
-    except _UNREADABLE:
+    except UNREADABLE:
         pass
     try:
-        text = _SURROGATES.sub(lambda found: found[1] or r"\ufffd", bytes(body).decode("utf-8-sig"))
-        return cast("JsonValue", _standard.decode(text))
-    except _UNREADABLE:
+        text = _without_space(bytes(body)).decode()
+        value, end = value_at(text, 0)
+        if end == len(text):
+            return value
+    except UNREADABLE:
         pass
-    raise DecodeError("the body is not JSON")
+    raise not_json()
 
 
-def _check_utf_8(text: bytes) -> None:
+def _without_space(body: bytes) -> bytes:
+    """Return the text without the byte order mark, and the white space of JSON around it."""
+    body = body.removeprefix(codecs.BOM_UTF8)
+    inner = body.strip()  # with two characters more than JSON has, at a fifth of the time
+    return b"" if b"\x0b" in body or b"\x0c" in body else inner  # which are not allowed within a text either
+
+
+def value_at(text: str, start: int) -> tuple[JsonValue, int]:
+    """Decode the value at a place, and return it with the place after it.
+
+    Raises:
+        JSONDecodeError: it is no value, or breaks off.
+        ValueError, RecursionError: it is NaN, or nested too deeply.
+    """
+    try:
+        value, end = _quick.raw_decode(text, start)
+    except (json.JSONDecodeError, RecursionError, _NoNumberError):
+        raise
+    except UNREADABLE:
+        value, end = _lenient.raw_decode(text, start)
+    # Only an escape can be a surrogate, and msgspec has read nearly all texts that hold a pair of them.
+    has_halves = text.find("\\ud", start, end) >= 0 or text.find("\\uD", start, end) >= 0
+    return (_without_halves(value) if has_halves else value), end
+
+
+def _without_halves(value: Any) -> Any:
+    """Return a value with U+FFFD in place of unpaired surrogates."""
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_without_halves(name): _without_halves(one) for name, one in value.items()}
+    return [_without_halves(one) for one in value] if isinstance(value, list) else value
+
+
+def check_utf_8(text: bytes) -> None:
     """Check that the text is UTF-8. msgspec does not, in values that it skips.
 
     Raises:
@@ -201,7 +249,7 @@ _Hook: TypeAlias = Callable[[Any, object], Any]
 _Construct: TypeAlias = Callable[[tuple[object, ...]], Any]
 
 
-class _Misfit(Exception):  # noqa: N818 -- never leaves this module
+class Misfit(Exception):  # noqa: N818 -- never leaves this package
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
@@ -225,7 +273,7 @@ class _Texts(msgspec.Struct, gc=False):
 
     def read(self, position: int) -> Extra:
         if self.elements is None:
-            self.elements = _elements(self.array)
+            self.elements = split(self.array)  # what the `Struct` has read can be split
         element: Any = self.elements[position]
         return _rest(self.fields, element if isinstance(element, dict) else cast("dict[str, JsonValue]", decode(element)))
 
@@ -236,13 +284,13 @@ def _careful_hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _
     def structure(value: Any, _: object) -> Any:
         found = decode(value) if isinstance(value, bytes) else value
         if not isinstance(found, dict):
-            raise _Misfit("")
+            raise Misfit("")
         values: list[Any] = []
         for field in fields:
             raw = found.get(field.wire)
             fitted = raw if type(raw) in field.kinds else field.fitted(raw)
             if fitted is None and type(raw) not in field.kinds and (field.is_required or (strict and field.documented)):
-                raise _Misfit(field.wire)
+                raise Misfit(field.wire)
             values.append(fitted)
         return model(*values, extra=_rest(fields, found) if found is value else (_Texts(fields, (value,)), 0))
 
@@ -272,8 +320,8 @@ def _hook(struct: type[msgspec.Struct], construct: _Construct, fields: tuple[_Fi
             try:
                 wire = read(value)
                 if not value.isascii():
-                    _check_utf_8(value)
-            except _UNREADABLE:
+                    check_utf_8(value)
+            except UNREADABLE:
                 pass
             else:
                 return construct((*_values(wire), (_Texts(fields, (value,)), 0)))
@@ -283,7 +331,7 @@ def _hook(struct: type[msgspec.Struct], construct: _Construct, fields: tuple[_Fi
 
 
 def _hook_of_many(struct: type[msgspec.Struct], construct: _Construct, fields: tuple[_Field, ...]) -> _Hook:
-    """Make the structure hook of the models of an array. It raises one of `_UNREADABLE` if the `Struct` refuses an element."""
+    """Make the structure hook of the models of an array. It raises one of `UNREADABLE` if the `Struct` refuses an element."""
     read: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]  # -- no annotation
 
     def structure(array: bytes, _: object = None) -> list[Any]:
@@ -305,9 +353,9 @@ def _nested(converter: Converter) -> _Fit:
     def fit(value: object) -> object:
         try:
             return converter.structure(value, BoardPrefs)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             path = ".".join(filter(None, ("prefs", misfit.path)))
-        raise _Misfit(path)
+        raise Misfit(path)
 
     return fit
 
@@ -355,11 +403,11 @@ def _converter(*, strict: bool) -> Converter:
     return converter
 
 
-_strict: Final = _converter(strict=True)
-_lenient: Final = _converter(strict=False)
+STRICT: Final = _converter(strict=True)
+LENIENT: Final = _converter(strict=False)
 
 
-def _decode_error(model: type, within: str, misfit: _Misfit) -> DecodeError:
+def decode_error(model: type, within: str, misfit: Misfit) -> DecodeError:
     path = ".".join(filter(None, (within, misfit.path)))
     return DecodeError(f"the response is not the documented {model.__name__} at {path or 'its top'}", path)
 
@@ -369,163 +417,22 @@ def _one(converter: Converter, model: type[T]) -> Callable[[object], T]:
     structure = cast("Callable[[object, type[T]], T]", converter.get_structure_hook(model))
 
     def read(value: object) -> T:
+        if type(value) is bytes and len(value) > MOST_VALUE_BYTES:  # it would be decoded in one step
+            raise DecodeError(
+                f"the response is longer than {MOST_VALUE_BYTES // 2**20} MiB, which is more than one record may have"
+            )
         try:
             return structure(value, model)
-        except _Misfit as misfit:
-            error = _decode_error(model, "", misfit)
+        except Misfit as misfit:
+            error = decode_error(model, "", misfit)
         raise error
 
     return read
 
 
-# --- arrays
-
-_PART_BYTES: Final = 16 * 2**10
-"""The size of a part. As long as one of its models is kept and its `extra` was not read, the whole part is kept."""
-_WINDOW_BYTES: Final = 64 * 2**10
-_CUTS_TRIED: Final = 16
-_SLICE_ELEMENTS: Final = 256
-_SLICE_PARTS: Final = 8
-_SPACE: Final = rb"[ \t\n\r]*"
-_TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
-_START: Final = re.compile(_SPACE + rb"\[" + _SPACE)
-_NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + rb'("[^"]*"))?')
-
-
-@cache  # finding the hook takes as long as reading a card
-def _hook_of_array(model: type) -> Callable[[bytes], list[Any]]:
-    return cast("Any", _lenient.get_structure_hook(list[model]))  # type: ignore[no-any-return,valid-type]  # -- no annotation
-
-
-def _read_whole(model: type, array: bytes) -> list[Any] | None:
-    """Return the models of an array, None if an element is not as documented."""
-    try:
-        _check_utf_8(array)
-        return _hook_of_array(model)(array)
-    except _UNREADABLE:
-        return None
-
-
-def _elements(array: bytes) -> Sequence[object]:
-    """Split an array into texts, or into values if msgspec can't.
-
-    Raises:
-        DecodeError: it is not an array.
-    """
-    try:
-        _check_utf_8(array)
-        return _split(array)
-    except _UNREADABLE:
-        pass
-    values = decode(array)
-    if isinstance(values, list):
-        return values
-    raise DecodeError("the response is not an array")
-
-
-def _seams(body: bytes, start: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
-    """Return two patterns of the text between elements, the more specific one first.
-
-    Elements are assumed to begin with the names with which the first one begins. A second name excludes most inner objects.
-    """
-    names = _NAMES.match(body, start)
-    first, second = map(re.escape, names.groups(b"")) if names else (rb"\{", b"")
-    between = rb"\}" + _SPACE + rb"," + _SPACE
-    general = re.compile(between + rb"(?=" + first + rb")")
-    return re.compile(between + rb"(?=" + first + _TO_NEXT_NAME + second + rb")") if second else general, general
-
-
-_Part: TypeAlias = tuple[list[Any], Sequence[object]]
-"""The models of a part of an array, or its elements if one of them is not as documented."""
-
-
-def _part_of(model: type, array: bytes) -> _Part:
-    """Read an array in one step.
-
-    Raises:
-        DecodeError: it is not an array.
-    """
-    models = _read_whole(model, array)
-    return ([], _elements(array)) if models is None else (models, ())
-
-
-def _cut(body: bytes, start: int, seams: tuple[re.Pattern[bytes], re.Pattern[bytes]], model: type) -> tuple[_Part, int] | None:
-    """Return the next part, and where the rest begins. None if no boundary is found.
-
-    A candidate boundary is real exactly when the text before it, plus a closing bracket, parses as a JSON array: within a string,
-    an object or an inner array it does not.
-    """
-    specific, general = seams
-    position = start + _PART_BYTES
-    for _ in range(_CUTS_TRIED):
-        found = specific.search(body, position, position + _PART_BYTES)
-        if (found := found or general.search(body, position, position + _WINDOW_BYTES)) is None:
-            return None
-        try:
-            return _part_of(model, b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]"))), found.end()
-        except DecodeError:
-            pass
-        position = max(found.end(), body.find(b"]", found.end()))  # it is probably in an inner array
-    return None
-
-
-def _parts(model: type, body: bytes) -> Iterator[_Part]:
-    """Yield the parts of an array. If no boundary between elements is found, msgspec splits the rest in one step.
-
-    Raises:
-        DecodeError: the body is not an array.
-    """
-    body = body.removeprefix(codecs.BOM_UTF8)
-    start = _START.match(body)
-    rest = body
-    if start is not None and len(body) - start.end() > 2 * _PART_BYTES:  # with less there may be no boundary
-        position = start.end()
-        seams = _seams(body, position)
-        while len(body) - position > 2 * _PART_BYTES and (cut := _cut(body, position, seams, model)) is not None:
-            part, position = cut
-            yield part
-        rest = b"".join((b"[", memoryview(body)[position:]))
-    models, elements = _part_of(model, rest) if len(rest) <= 3 * _PART_BYTES else ([], _elements(rest))
-    yield models, ()
-    for first in range(0, len(elements), 32):
-        yield [], elements[first : first + 32]
-
-
-def _slices(model: type, body: bytes) -> Iterator[list[Any]]:
-    """Yield the models of an array in slices.
-
-    Each takes about a third of a millisecond. After an element that is not as documented, slices are empty. Its error is raised
-    at the end, since a body that is not JSON is reported as that.
-    """
-    read_one = _lenient.get_structure_hook(model)
-    misfit: DecodeError | None = None
-    before = 0
-    values: list[Any] = []
-    for number, (models, elements) in enumerate(_parts(model, body), 1):
-        if misfit is None:
-            values += models
-            try:
-                for element in elements:
-                    values.append(read_one(bytes(element) if isinstance(element, msgspec.Raw) else element, model))
-            except _Misfit as found:
-                misfit = _decode_error(model, f"[{before + len(values)}]", found)
-        if number % _SLICE_PARTS == 0 or len(values) >= _SLICE_ELEMENTS:
-            yield values
-            before += len(values)
-            values = []
-    yield values
-    if misfit is not None:
-        raise misfit
-
-
-def _many(model: type, body: bytes) -> list[Any]:
-    models = _read_whole(model, body) if len(body) <= _PART_BYTES else None
-    return [value for values in _slices(model, body) for value in values] if models is None else models
-
-
 def _changed(model: type[T]) -> Callable[[str, bytes], T]:
     """Make the reader of an undocumented response. The identifier of the call is used if it has none."""
-    structure = _one(_lenient, model)
+    structure = _one(LENIENT, model)
 
     def read(identifier: str, body: bytes) -> T:
         """Return a model with the fields that fit. An identifier that is no string stays in `extra`."""
@@ -534,7 +441,7 @@ def _changed(model: type[T]) -> Callable[[str, bytes], T]:
         except DecodeError:
             pass
         try:
-            value = decode(body)
+            value = decode(body) if len(body) <= MOST_VALUE_BYTES else None
         except DecodeError:
             value = None
         fields: Mapping[str, JsonValue] = value if isinstance(value, dict) else {}
@@ -545,31 +452,13 @@ def _changed(model: type[T]) -> Callable[[str, bytes], T]:
     return read
 
 
-created_board: Final[Callable[[bytes], Board]] = _one(_strict, Board)
-created_list: Final[Callable[[bytes], BoardList]] = _one(_strict, BoardList)
-created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
-card: Final[Callable[[bytes], Card]] = _one(_lenient, Card)
-member: Final[Callable[[bytes], Member]] = _one(_lenient, Member)
-_READERS: Final[dict[Any, Callable[[bytes], Any]]] = {
-    Board: _one(_lenient, Board), BoardList: _one(_lenient, BoardList), Card: card, Member: member
+created_board: Final[Callable[[bytes], Board]] = _one(STRICT, Board)
+created_list: Final[Callable[[bytes], BoardList]] = _one(STRICT, BoardList)
+created_card: Final[Callable[[bytes], Card]] = _one(STRICT, Card)
+card: Final[Callable[[bytes], Card]] = _one(LENIENT, Card)
+member: Final[Callable[[bytes], Member]] = _one(LENIENT, Member)
+READERS: Final[dict[Any, Callable[[bytes], Any]]] = {
+    Board: _one(LENIENT, Board), BoardList: _one(LENIENT, BoardList), Card: card, Member: member
 }  # fmt: skip
-cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
-lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
-slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slices, Card)
-slices_of_lists: Final[Callable[[bytes], Iterator[list[BoardList]]]] = partial(_slices, BoardList)
 changed_card: Final[Callable[[str, bytes], Card]] = _changed(Card)
 changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
-
-
-def read(model: type[T], body: bytes) -> T:
-    """Return a body as a model, or as a list of models.
-
-    Raises:
-        DecodeError: the body is something else.
-        TypeError: neither `model` nor its element is a class of `models` that a body can be.
-    """
-    arguments = get_args(model)
-    element = arguments[0] if get_origin(model) is list else model
-    if element not in _READERS:
-        raise TypeError("a response is read as Board, BoardList, Card or Member, or as a list of these, such as list[Card]")
-    return cast("T", _many(element, body) if arguments else _READERS[element](body))

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urlencode
 import attrs
 from yarl import URL
 
-from boardclient._interface import _fields
-from boardclient._interface._fields import encode
+from boardclient._interface import _fields, _listings
+from boardclient._interface._fields import decode, encode
 from boardclient._interface._responses import Response, add_request_id, api_error, excerpt, response_of
 from boardclient._redaction import CREDENTIAL_NAMES
 from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
@@ -159,7 +159,7 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
 
 
 def _fields_of(body: bytes) -> Mapping[str, JsonValue]:
-    return cast("Mapping[str, JsonValue]", _fields.decode(body))
+    return cast("Mapping[str, JsonValue]", decode(body))
 
 
 def _flag(value: object, name: str) -> bool:
@@ -232,15 +232,15 @@ def card_request(name: str, list_id: str, desc: str | None, due: datetime | None
 
 
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_fields.cards),
-    slices=_fields.slices_of_cards, repeatable=True,
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_listings.cards),
+    slices=_listings.slices_of_cards, repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_fields.slices_of_cards), repeatable=True
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _of_body(_listings.slices_of_cards), repeatable=True
 )
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
-    "boards.lists", "GET", "/1/boards/{board_id}/lists", _of_body(_fields.lists),
-    slices=_fields.slices_of_lists, repeatable=True,
+    "boards.lists", "GET", "/1/boards/{board_id}/lists", _of_body(_listings.lists),
+    slices=_listings.slices_of_lists, repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
     "cards.get", "GET", "/1/cards/{card_id}", _of_body(_fields.card), repeatable=True

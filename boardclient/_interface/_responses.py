@@ -18,7 +18,7 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient._activities import request_id_of
-from boardclient._interface import _fields
+from boardclient._interface import _fields, _listings
 from boardclient._transport._values import SUCCESSES, RawResponse
 from boardclient.errors import (
     ApiError,
@@ -199,7 +199,7 @@ class Response:
             DecodeError: the body is no such object or array, or an identifier is missing.
             TypeError: it is another type.
         """
-        return self._read(partial(_fields.read, model))
+        return self._read(partial(_listings.read, model))
 
     def _read(self, reader: Callable[[bytes], T]) -> T:
         try:

@@ -185,7 +185,9 @@ def _no_token(why: str, cause: BaseException | None = None) -> CredentialError:
 
 
 def _form_or_object(body: bytes) -> Mapping[str, JsonValue] | None:
-    """Decode a JSON object or a form. None if the body is neither."""
+    """Decode a JSON object or a form. None if the body is neither, or longer than any."""
+    if len(body) > _fields.MOST_VALUE_BYTES:
+        return None
     try:
         decoded = _fields.decode(body)
     except DecodeError:
