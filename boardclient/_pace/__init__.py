@@ -57,8 +57,8 @@ class Pace:
             limits only the attempts in flight until then.
         max_in_flight: The largest number of attempts in flight. 1000 by default.
         shared: The path of a SQLite file, or `postgresql://…` without a password, through which the paces of several processes
-            are one. It needs the extra `workers`, and may be the ledger of `boardclient.distributed`. None, the default: the
-            pace is this process's alone.
+            are one. PostgreSQL needs the extra `postgres`. It may be the ledger of `boardclient.distributed`. None, the
+            default: the pace is this process's alone.
         account: What the paces that are one have in common, if processes use several credentials. "" by default.
         clock: A monotonic function that returns seconds. `time.monotonic` by default.
 
@@ -120,7 +120,7 @@ class Pace:
         return pace
 
     def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedPermits:
-        from boardclient._pace._shared import SharedPermits  # it needs the extra `workers`
+        from boardclient._pace._shared import SharedPermits  # few programs share a pace
 
         return SharedPermits(
             ledger,

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import attrs
-import sqlalchemy as sa
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
@@ -32,7 +31,9 @@ from boardclient._pace._phases import Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
 from boardclient._version import __version__
 from boardclient.errors import JournalError
-from boardclient.store._alchemy import Database, checked_location, metadata
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database, Tables
+from boardclient.store._location import checked_location
 
 _AHEAD: Final = 0.2
 """How many seconds ahead starts are granted to two processes, longer to more of them. A process asks twice in that time."""
@@ -45,14 +46,10 @@ _MOST: Final = 10**6
 """The most attempts of a group in flight. Each process has a bound of its own."""
 
 _log: Final = logging.getLogger("boardclient")
-_paces: Final = sa.Table(
-    "boardclient_paces",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("state", sa.LargeBinary),
+_TABLES: Final = Tables(
+    ("CREATE TABLE IF NOT EXISTS boardclient_paces (name TEXT PRIMARY KEY, version TEXT NOT NULL, state {bytes})",)
 )
-_EMPTY: Final = sa.text("INSERT INTO boardclient_paces (name, version) VALUES (:name, '') ON CONFLICT DO NOTHING")
+_EMPTY: Final = "INSERT INTO boardclient_paces (name, version) VALUES (?, '') ON CONFLICT DO NOTHING"
 
 Result = tuple[int | None, float | None, float]
 """Status, Retry-After and duration of an attempt."""
@@ -182,7 +179,6 @@ class Store:
 
     def __init__(self, ledger: str | os.PathLike[str], name: str) -> None:
         self._database = Database(ledger, is_durable=False)
-        self._row = _paces.c.name == name
         self._name = name
         self._is_ready = False
 
@@ -193,23 +189,23 @@ class Store:
             JournalError: the database can't be used.
         """
         if not self._is_ready:
-            await self._database.create()
+            await self._database.create(_TABLES)
         answer = await self._database.change(partial(self._step, name, message), is_repeatable=False)
         self._is_ready = True
         return answer
 
-    def _step(self, name: str, message: Message, connection: sa.Connection) -> Answer:
+    def _step(self, name: str, message: Message, connection: Connection) -> Answer:
         if not self._is_ready:
-            connection.execute(_EMPTY, {"name": self._name})
-        row = connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update()).one()
-        now = float(connection.scalar(self._database.moment) or 0.0)
+            connection.run(_EMPTY, self._name)
+        row = connection.one("SELECT version, state FROM boardclient_paces WHERE name = ? {for update}", self._name)
+        now = connection.now()  # under the lock: an earlier time may be before what another process was granted
         group = Group()
         if row.version == __version__:
             with contextlib.suppress(Exception):  # it is damaged: begin anew
                 group = load(row.state)
         answer = group.exchange(name, now, message)
-        values = {"version": __version__, "state": dump(group)}
-        connection.execute(_paces.update().where(self._row).values(values))
+        of_name = "UPDATE boardclient_paces SET version = ?, state = ? WHERE name = ?"
+        connection.run(of_name, __version__, dump(group), self._name)
         return answer
 
     async def aclose(self) -> None:
@@ -363,7 +359,7 @@ class SharedPermits:
         loop, is_down = asyncio.get_running_loop(), False
         async with contextlib.aclosing(Store(self._ledger, self._group)) as store:
             try:
-                while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
+                while self._is_needed:
                     self._changed.clear()
                     self._hurry.clear()
                     try:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Final
-
-import sqlalchemy as sa
+from typing import Final
 
 from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
 from boardclient.errors import CredentialError, JournalError
-from boardclient.store._alchemy import Database, metadata
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database, Tables
 
-_tokens: Final = sa.Table(
-    "boardclient_tokens",
-    metadata,
-    sa.Column("account", sa.Text, primary_key=True),
-    sa.Column("generation", sa.BigInteger, nullable=False),
-    sa.Column("deletion", sa.BigInteger, nullable=False),
-    sa.Column("token", sa.Text),
-    sa.Column("expires_at", sa.Text),
-    sa.Column("holder", sa.Text),
-    sa.Column("since", sa.Float, nullable=False),
-    sa.Column("until", sa.Float, nullable=False),
+_TOKENS: Final = (
+    "CREATE TABLE IF NOT EXISTS boardclient_tokens (account TEXT PRIMARY KEY, generation {int} NOT NULL, deletion {int} NOT NULL,"
+    " token TEXT, expires_at TEXT, holder TEXT, since {float} NOT NULL, until {float} NOT NULL)"
 )
-_FIELDS: Final = [column for column in _tokens.c if column.name != "account"]
-_EMPTY: Final = sa.text(
-    "INSERT INTO boardclient_tokens (account, generation, deletion, since, until) VALUES (:account, 0, 0, 0.0, 0.0)"
+_TABLES: Final = Tables((_TOKENS,))
+_EMPTY: Final = (
+    "INSERT INTO boardclient_tokens (account, generation, deletion, since, until) VALUES (?, 0, 0, 0.0, 0.0)"
     " ON CONFLICT DO NOTHING"
+)
+_FIND: Final = (
+    "SELECT generation, deletion, token, expires_at, holder, since, until FROM boardclient_tokens WHERE account = ? {for update}"
+)
+_STORE: Final = (
+    "UPDATE boardclient_tokens SET generation = ?, deletion = ?, token = ?, expires_at = ?, holder = ?, since = ?, until = ?"
+    " WHERE account = ?"
 )
 
 
@@ -36,9 +34,9 @@ _EMPTY: Final = sa.text(
 class SqlTokenStore(AccountStore):
     """Keep tokens in a database, for all processes and hosts that reach it. There is one renewal per account for all of them.
 
-    Tokens are stored as they are: `EncryptedTokenStore` around it encrypts them. Leases end on the server's clock. A connection
-    is opened for each step and closed after it, so there is nothing to close, and any event loop may use the store. It can be
-    pickled: only its place travels.
+    Tokens are stored as they are: `EncryptedTokenStore` around it encrypts them. Leases end on the clock of the server, and in a
+    file on one that no change of the time of day moves. A connection is opened for each step and closed after it, so there is
+    nothing to close, and any event loop may use the store. It can be pickled: only its place travels.
 
     Args:
         url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
@@ -56,7 +54,7 @@ class SqlTokenStore(AccountStore):
     async def _change(self, account: str, change: Change[T]) -> T:
         try:
             if not self._is_ready:
-                await self._database.create()
+                await self._database.create(_TABLES)
                 self._is_ready = True
             # A step tells by what it finds whether it was done before: the end of a transaction that was lost says nothing.
             return await self._database.change(lambda connection: self._step(connection, account, change), is_repeatable=False)
@@ -64,20 +62,18 @@ class SqlTokenStore(AccountStore):
             why = error.message.replace("the ledger", "the token store").partition(": run again")[0]
         raise CredentialError(why)
 
-    def _step(self, connection: sa.Connection, account: str, change: Change[T]) -> T:
-        connection.execute(_EMPTY, {"account": account})
-        of_account = _tokens.c.account == account
-        row: Any = connection.execute(sa.select(*_FIELDS).where(of_account).with_for_update()).one()
+    def _step(self, connection: Connection, account: str, change: Change[T]) -> T:
+        connection.run(_EMPTY, account)
+        row = connection.one(_FIND, account)
         known = None
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             known = AccountRecord.from_row(*row)
         if known is None:
             raise CredentialError(f"the token store {self._database.where} is damaged: delete the row of its account")
         # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
-        result, changed = change(known, float(connection.scalar(sa.select(self._database.clock)) or 0.0))
+        result, changed = change(known, connection.now())
         if changed is not known:
-            values = dict(zip((column.name for column in _FIELDS), changed.to_row(), strict=True))
-            connection.execute(_tokens.update().where(of_account).values(values))
+            connection.run(_STORE, *changed.to_row(), account)
         return result
 
     def __reduce__(self) -> tuple[type[SqlTokenStore], tuple[str]]:

@@ -34,6 +34,8 @@ _FORMATS: Final = "CREATE TABLE IF NOT EXISTS boardclient_format (format INTEGER
 _FORMAT: Final = "SELECT format FROM boardclient_format"
 _LOCK: Final = "SELECT pg_advisory_xact_lock(20260101)"
 """Two creations at once would meet in the catalogue."""
+_of_parents: Final[list[Connection]] = []
+"""The connections that forks have left. They are never closed, which would end them for the parents."""
 
 
 @attrs.frozen
@@ -138,8 +140,6 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._format: int | None = None
         self._idle: list[Connection] = []
-        self._of_parent: list[Connection] = []
-        """Those that a fork has left. They are never closed here, which would end them for the parent."""
         self._threads, self._process = ThreadPoolExecutor(self._most), os.getpid()
 
     @property
@@ -149,7 +149,7 @@ class Database:
     def _begin_process(self) -> None:
         """Leave threads and connections to the process from which this one was forked."""
         self._threads, self._process = ThreadPoolExecutor(self._most), os.getpid()
-        self._of_parent += self._idle
+        _of_parents.extend(self._idle)
         self._idle.clear()
 
     async def read(self, sql: str, *values: object) -> list[Any]:
@@ -234,20 +234,16 @@ class Database:
         except IndexError:
             connection = self._open()
         step.connection = connection
-        is_kept = self._keeps_connections
         try:
             step.take(connection)
-        except BaseException:
-            is_kept = is_kept and not (step.is_broken or connection.is_lost)
-            if connection.is_lost:  # as the others are
-                self.close_idle()
-            raise
         finally:
             step.connection = None
-            if is_kept:
-                self._idle.append(connection)
-            else:
+            if step.is_broken or connection.is_lost:
                 connection.close()
+            else:
+                self._idle.append(connection)
+            if connection.is_lost or not self._keeps_connections:  # with it the others are lost
+                self.close_idle()
 
     def _open(self) -> Connection:
         connection = self._connect()
@@ -307,7 +303,11 @@ class Database:
             raise JournalError(f"the ledger {self.where} has format {found}, not {known}: use the boardclient that made it")
 
     async def aclose(self) -> None:
-        """Close the connections. It awaits nothing if its event loop was closed."""
+        """Close the connections. It awaits nothing if its event loop was closed.
+
+        Those of steps that still run are closed at their ends, as are those of later steps.
+        """
+        self._keeps_connections = False
         if self._loop is None or self._loop.is_closed():
             self.abandon()
         else:
@@ -318,6 +318,7 @@ class Database:
         """Close the connections whose event loop was closed."""
         if self._process != os.getpid():
             self._begin_process()
+        self._keeps_connections = False
         self.close_idle()
         self._threads.shutdown(wait=False)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from boardclient import (
     AsyncSession,
@@ -45,7 +44,8 @@ class TestSqlTokenStore(Suite):
         return type(self).store
 
     async def pass_time(self, seconds: float) -> None:
-        self.store._database.clock += seconds
+        shift = "UPDATE boardclient_tokens SET since = since - ?, until = until - ?"
+        await self.store._database.change(lambda connection: connection.run(shift, seconds, seconds))
 
 
 class TestEncrypted(TestSqlTokenStore):
@@ -152,7 +152,6 @@ async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
     store = SqlTokenStore(tmp_path / "tokens")
     assert await store.publish("a", Token("t"), 0)
     assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o600
-    spoil = sa.text("UPDATE boardclient_tokens SET token = NULL")
-    await store._database.change(lambda connection: connection.execute(spoil))
+    await store._database.change(lambda connection: connection.run("UPDATE boardclient_tokens SET token = NULL"))
     with pytest.raises(CredentialError, match="is damaged"):
         await store.read("a")

@@ -254,6 +254,8 @@ async def test_tables_of_an_earlier_format_are_converted_and_others_refused(ledg
         await old.create(THINGS)
         await new.check(later)
         await new.check(later)
+        new.close_idle()
+        assert [row.format for row in await new.read("SELECT format FROM boardclient_format")] == [8]
         with pytest.raises(JournalError, match="boardclient_numbers"):
             await old.read("SELECT * FROM boardclient_numbers")
         old.close_idle()
@@ -292,3 +294,39 @@ def test_an_option_of_another_driver_is_refused_with_its_name_in_libpq(option: s
         "postgresql:///d?host=/s",
     ):
         assert checked_location(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "://",
+        "oracle://h/d",
+        "postgresql://h:tiger/d",
+        "postgresql://[::1",
+        "postgresql://h/d?x=1",
+        "postgresql://h/d?pooler=statement",
+        "postgresql://u:tiger@h/d",
+        "postgresql://h/d?sslPassword=tiger",
+        "postgresql://h/d?pass%77ord=tiger",
+        "postgresql://h/d?oauth_client_secret=tiger",
+    ],
+)
+def test_a_url_that_names_no_database_is_refused_in_words(url: str) -> None:
+    """They hold nothing of it that may be a password."""
+    with pytest.raises(ValueError, match=r"a ledger|pooler must be") as found:
+        checked_location(url)
+    assert "tiger" not in str(found.value)
+
+
+async def test_a_file_that_can_not_be_created_or_read_ends_with_words(tmp_path: Path) -> None:
+    """They say what helps."""
+    async with contextlib.aclosing(Database(tmp_path / ("long" * 100))) as database:
+        with pytest.raises(JournalError, match=r"can't be created \(File name too long\): choose another place"):
+            await database.create(THINGS)
+    async with contextlib.aclosing(Database(tmp_path / "missing")) as database:
+        with pytest.raises(JournalError, match="check the path and its permissions"):
+            await database.check(THINGS)
+    (tmp_path / "notes").write_bytes(b"no database " * 500)
+    async with contextlib.aclosing(Database(tmp_path / "notes")) as database:
+        with pytest.raises(JournalError, match="put back a copy of it"):
+            await database.create(THINGS)
