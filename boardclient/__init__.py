@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         StaticCredentials as StaticCredentials,
     )
     from boardclient.credentials._token_exchange import AuthorizationRequest as AuthorizationRequest
+    from boardclient.credentials._encrypted_store import EncryptedTokenStore as EncryptedTokenStore
     from boardclient.credentials._file_store import FileTokenStore as FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials as OAuthCredentials
     from boardclient.credentials._stores import (
-        EncryptedTokenStore as EncryptedTokenStore,
         LeaseRecord as LeaseRecord,
         LeaseState as LeaseState,
         MemoryTokenStore as MemoryTokenStore,
@@ -73,10 +73,10 @@ else:
             "bulk": ("BulkReport", "BulkRun", "CardResult"),
             "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
             "credentials._token_exchange": ("AuthorizationRequest",),
+            "credentials._encrypted_store": ("EncryptedTokenStore",),
             "credentials._file_store": ("FileTokenStore",),
             "credentials._oauth": ("OAuthCredentials",),
             "credentials._stores": (
-                "EncryptedTokenStore",
                 "LeaseRecord",
                 "LeaseState",
                 "MemoryTokenStore",

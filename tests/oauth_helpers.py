@@ -18,6 +18,7 @@ from boardclient import (
     OAuthCredentials,
     Response,
     SessionClosedError,
+    Token,
     TransportError,
 )
 from boardclient.errors import Effect
@@ -145,10 +146,10 @@ class Scripted(MemoryTokenStore):
         self.calls = 0
         original = getattr(self, method)
 
-        async def scripted(*arguments: Any) -> Any:
+        async def scripted(*arguments: Any, **at: Any) -> Any:
             self.calls += 1
             if is_after:
-                await original(*arguments)
+                await original(*arguments, **at)
             return await step()
 
         setattr(self, method, scripted)
@@ -161,3 +162,9 @@ def raising(error: BaseException) -> Callable[[], Any]:
         raise error
 
     return step
+
+
+async def token_in(store: Any, account: str) -> Token | None:
+    """Return the token of an account, whatever its generation."""
+    stored = await store.read(account)
+    return None if stored is None else stored.token

@@ -7,7 +7,18 @@ from typing import Any
 
 import attrs
 import pytest
-from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, lost, provider_of, token_response, virtual
+from oauth_helpers import (
+    OPTIONS,
+    SECRETS,
+    Application,
+    FakeSession,
+    error_of,
+    lost,
+    provider_of,
+    token_in,
+    token_response,
+    virtual,
+)
 
 from boardclient import (
     AsyncSession,
@@ -17,7 +28,6 @@ from boardclient import (
     MemoryTokenStore,
     OAuthCredentials,
     Response,
-    StoredToken,
     Token,
     TransportError,
 )
@@ -45,7 +55,7 @@ async def test_first_use(timeout: float | None, expected: float) -> None:
     assert session.forms == [("https://auth.example/root/1/OAuthGetAccessToken", fields, expected)]
     assert application.requests == [AuthorizationRequest(account="mine", first_time=True, attempt=1)]
     assert await provider.acquire(FakeSession()) is given[0]
-    assert await store.read("mine") == StoredToken(Token("t1"), 1)
+    assert await token_in(store, "mine") == Token("t1")
     assert (await store.lease("mine", "another", 1.0)).state == "granted"
 
 
@@ -68,15 +78,15 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
     class Store(MemoryTokenStore):
         is_failing = False
 
-        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+        async def lease(self, account: str, holder: str, seconds: float, **at: Any) -> Any:
             if self.is_failing and isinstance(state, Exception):
                 raise state
-            leased = await super().lease(account, holder, seconds)
+            leased = await super().lease(account, holder, seconds, **at)
             return attrs.evolve(leased, state=state) if self.is_failing else leased
 
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        async def release(self, account: str, holder: str, cooldown: float = 0.0, **at: Any) -> None:
             assert not self.is_failing
-            await super().release(account, holder, cooldown)
+            await super().release(account, holder, cooldown, **at)
 
     store = Store()
     provider, session = provider_of(store=store), FakeSession(token_response())
@@ -92,13 +102,13 @@ async def test_workers_are_told_once_of_a_token_that_was_refused_as_new() -> Non
     told: list[float] = []
 
     class Store(MemoryTokenStore):
-        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+        async def lease(self, account: str, holder: str, seconds: float, **at: Any) -> Any:
             await asyncio.sleep(0.4)
-            return await super().lease(account, holder, seconds)
+            return await super().lease(account, holder, seconds, **at)
 
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        async def release(self, account: str, holder: str, cooldown: float = 0.0, **at: Any) -> None:
             told.append(cooldown)
-            await super().release(account, holder, cooldown)
+            await super().release(account, holder, cooldown, **at)
 
     store = Store()
     provider, session = provider_of(store=store), FakeSession(token_response())

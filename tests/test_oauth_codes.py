@@ -14,6 +14,7 @@ from oauth_helpers import (
     error_of,
     lost,
     provider_of,
+    token_in,
     token_response,
     virtual,
     waiting_provider,
@@ -165,17 +166,17 @@ async def test_a_store_that_never_accepts_a_token_is_an_error() -> None:
     class Store(MemoryTokenStore):
         refusals = 3
 
-        async def publish(self, account: str, token: Token, after: int) -> bool:
+        async def publish(self, account: str, token: Token, after: int, **at: str) -> StoredToken | None:
             if self.refusals:
                 self.refusals -= 1
-                await super().publish(account, Token("another's"), after)
-                return False
-            return await super().publish(account, token, after)
+                await super().publish(account, Token("another's"), after, **at)
+                return None
+            return await super().publish(account, token, after, **at)
 
     store = Store()
     provider = waiting_provider(store=store)
     await provider.keep_token(Token("mine"))
-    assert await store.read("default") == StoredToken(Token("mine"), 4)
+    assert await token_in(store, "default") == Token("mine")
     store.refusals = 100
     with pytest.raises(CredentialError, match="took no new token"):
         await provider.keep_token(Token("other"))

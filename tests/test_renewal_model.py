@@ -38,6 +38,7 @@ LEASE_SECONDS: Final = 5.0
 AUTHORIZE_SECONDS: Final = 12.0
 SLICE_SECONDS: Final = 1.6  # shorter than a third of the lease, after which its holder extends it
 ACCOUNT: Final = "default"
+SERVICE: Final = "https://auth.example"
 
 Outcome = Literal["accepted", "refused"]
 
@@ -105,7 +106,7 @@ class Service:
 
     @property
     def account(self) -> AccountRecord:
-        return self.store._accounts.get(ACCOUNT, AccountRecord())
+        return self.store._accounts.get(ACCOUNT, {}).get(SERVICE, AccountRecord())
 
     @property
     def generation(self) -> int:
@@ -218,7 +219,7 @@ class Provider:
             client_id="id",
             client_secret="secret",
             redirect_uri="https://app.example/",
-            auth_url="https://auth.example",
+            auth_url=SERVICE,
             authorize=self.authorize,
             store=service.store,
             authorize_timeout=AUTHORIZE_SECONDS,
@@ -259,11 +260,13 @@ class RenewalMachine(RuleBasedStateMachine):
         self.loop = SteppedLoop(self.clock)
         self.service = Service(MemoryTokenStore(clock=self.clock), self.loop)
         self.providers: list[Provider] = []
+        self.published: set[int] = set()
+        """The generations that were found in the store."""
 
     @initialize(sessions=st.lists(st.integers(1, 2), min_size=2, max_size=3), has_token=st.booleans())
     def build(self, sessions: list[int], has_token: bool) -> None:
         if has_token:
-            self.service.store._accounts[ACCOUNT] = AccountRecord(StoredToken(Token("token-1"), 1))
+            self.service.store._accounts[ACCOUNT] = {SERVICE: AccountRecord(StoredToken(Token("token-1"), 1))}
             self.service.valid.add("token-1")
             self.service.tokens = 1
         for number in sessions:
@@ -373,7 +376,7 @@ class RenewalMachine(RuleBasedStateMachine):
     @rule(iterations=st.integers(0, 6))
     def lose_lease(self, iterations: int) -> None:
         """Let the store forget who may renew."""
-        self.service.store._accounts[ACCOUNT] = attrs.evolve(self.service.account, lease=Lease())
+        self.service.store._accounts[ACCOUNT] = {SERVICE: attrs.evolve(self.service.account, lease=Lease())}
         self.service.wiped[self.service.generation] += 1
         self._step(iterations)
 
@@ -432,6 +435,8 @@ class RenewalMachine(RuleBasedStateMachine):
     @invariant()
     def never_back(self) -> None:
         """The token that a provider holds never gets older."""
+        if self.service.account.stored is not None:
+            self.published.add(self.service.account.stored.generation)
         for provider in self.providers:
             held = provider.credentials._state.in_use
             generation = 0 if held is None else held.stored.generation
@@ -485,8 +490,7 @@ class RenewalMachine(RuleBasedStateMachine):
         for provider in self.providers:
             assert provider.credentials._renewals == {}
             assert all(task.done() for session in provider.sessions for task in session.background)
-        if self.service.account.stored is not None:
-            assert self.service.account.stored.generation <= self.service.tokens
+        assert len(self.published) <= self.service.tokens
 
 
 RenewalMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=40, derandomize=True)

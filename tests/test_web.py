@@ -33,6 +33,7 @@ from boardclient import (
     MemoryTokenStore,
     SessionClosedError,
     StaticCredentials,
+    StoredToken,
     Token,
 )
 from boardclient.testing import BoardService, assert_no_secrets, faults
@@ -740,7 +741,7 @@ async def test_a_store_that_fails(service: BoardService, session: AsyncSession, 
     """A store that fails, and a code that can't be sent, fail the sign-in."""
 
     class Broken(MemoryTokenStore):
-        async def publish(self, account: str, token: Token, after: int) -> bool:
+        async def publish(self, account: str, token: Token, after: int, **at: Any) -> StoredToken | None:
             raise OSError("no disk")
 
     sign_in = sign_in_of(service, session, store=Broken())

@@ -16,24 +16,31 @@ from typing import Final
 
 from boardclient._environment import base_folder, why_no_file_opens
 from boardclient._redaction import raises_without_frames
-from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, unchanged
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, Records, T, changed, takes_over, unchanged
 from boardclient.errors import CredentialError
 
 _OTHERWISE: Final = "choose a folder of your own, such as that of FileTokenStore.for_app(name)"
 _APPLICATION: Final = 0x62644B74  # PRAGMA application_id: what makes a SQLite file one of ours
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUSY_SECONDS: Final = 5.0
 
 _SCHEMA: Final = (
-    """CREATE TABLE accounts (
-        account TEXT PRIMARY KEY, generation INTEGER NOT NULL, deletion INTEGER NOT NULL, token TEXT, expires_at TEXT,
-        holder TEXT, since REAL NOT NULL, until REAL NOT NULL
+    """CREATE TABLE tokens (
+        account TEXT NOT NULL, service TEXT NOT NULL, generation INTEGER NOT NULL, deletion INTEGER NOT NULL, token TEXT,
+        expires_at TEXT, holder TEXT, since REAL NOT NULL, until REAL NOT NULL, PRIMARY KEY (account, service)
     )""",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
 )
-_LOAD: Final = "SELECT generation, deletion, token, expires_at, holder, since, until FROM accounts WHERE account = ?"
-_SAVE: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_TO_VERSION_2: Final = (
+    *_SCHEMA,
+    "INSERT INTO tokens SELECT account, '', generation, deletion, token, expires_at, holder, since, until FROM accounts",
+    "DROP TABLE accounts",
+)
+"""Rows of version 1 name no service: the first one that looks takes them over."""
+_LOAD: Final = "SELECT service, generation, deletion, token, expires_at, holder, since, until FROM tokens WHERE account = ?"
+_DROP: Final = "DELETE FROM tokens WHERE account = ? AND service = ?"
+_SAVE: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 _ADVICE: Final = {
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {_BUSY_SECONDS:g} seconds; try again, or end that process",
@@ -94,36 +101,42 @@ class FileTokenStore(AccountStore):
         return cls(absolute_path(base_folder("data")) / name / "tokens.sqlite3")
 
     @raises_without_frames
-    async def _change(self, account: str, change: Change[T]) -> T:
-        return await asyncio.to_thread(self._attempt, account, change)
+    async def _change(self, account: str, service: str | None, change: Change[T]) -> T:
+        return await asyncio.to_thread(self._attempt, account, service, change)
 
-    def _attempt(self, account: str, change: Change[T]) -> T:
+    def _attempt(self, account: str, service: str | None, change: Change[T]) -> T:
         """Do a step, in a thread."""
         try:
             with _one_step:
-                return self._step(account, change)
+                return self._step(account, service, change)
         except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # OverflowError: an integer beyond 64 bits
             cause = error
         why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF) or why_no_file_opens() or str(cause)
         raise CredentialError(f"the token store {self._path} can't be used: {why}") from cause
 
-    def _step(self, account: str, change: Change[T]) -> T:
+    def _step(self, account: str, service: str | None, change: Change[T]) -> T:
         is_empty = self._make_file() == 0
         uri = f"{self._path.as_uri()}?mode=rw"  # SQLite would create a file that others may read
         with contextlib.closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
             connection.text_factory = _to_text
+            is_read = change is unchanged and not is_empty
             # Readers wait for no writer, and for no other reader.
-            connection.execute("BEGIN" if change is unchanged and not is_empty else "BEGIN IMMEDIATE")
+            connection.execute("BEGIN" if is_read else "BEGIN IMMEDIATE")
             # A replaced token must not stay in free pages: https://www.sqlite.org/pragma.html#pragma_secure_delete
             connection.execute("PRAGMA secure_delete = ON")
-            if self._is_new(connection):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
+            if is_read and (self._missing(connection) or takes_over(self._load(connection, account), service)):
+                connection.execute("ROLLBACK")
+                connection.execute("BEGIN IMMEDIATE")
+            for statement in self._missing(connection):
+                connection.execute(statement)
             known = self._load(connection, account)
             # The time is taken under the lock: an earlier one may be before the start of a lease that another worker just took.
-            result, changed = change(known, self._clock())
-            if changed is not known:
-                connection.execute(_SAVE, (account, *changed.to_row()))
+            result, after = changed(known, service, change, self._clock())
+            for name in known.keys() - after.keys():
+                connection.execute(_DROP, (account, name))
+            for name, record in after.items():
+                if record is not known.get(name):
+                    connection.execute(_SAVE, (account, name, *record.to_row()))
             connection.execute("COMMIT")  # closing without it rolls back
         return result
 
@@ -139,28 +152,27 @@ class FileTokenStore(AccountStore):
         check_file(self._path, found)
         return found.st_size
 
-    def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Return True if the file is new.
+    def _missing(self, connection: sqlite3.Connection) -> tuple[str, ...]:
+        """Return the statements that a new file, or one of an earlier version, needs first.
 
         Raises:
-            CredentialError: another program, or another version, wrote it.
+            CredentialError: another program, or a later version, wrote it.
         """
         ((application,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
         ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+        if application == _APPLICATION and version == 1:
+            return _TO_VERSION_2
         if (application, version) == (_APPLICATION, _VERSION) or (application, version, tables) == (0, 0, 0):
-            return bool(tables == 0)
+            return () if tables else _SCHEMA
         whose = (
             "of another version of boardclient" if application == _APPLICATION else "not a token store but another SQLite file"
         )
         raise CredentialError(f"{self._path} is {whose}: choose another path")
 
-    def _load(self, connection: sqlite3.Connection, account: str) -> AccountRecord:
-        row = connection.execute(_LOAD, (account,)).fetchone()
-        if row is None:
-            return AccountRecord()
+    def _load(self, connection: sqlite3.Connection, account: str) -> Records:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            return AccountRecord.from_row(*row)
+            return {service: AccountRecord.from_row(*row) for service, *row in connection.execute(_LOAD, (account,))}
         raise CredentialError(f"the token store {self._path} is damaged: move it away, and a new one is made")
 
     def __repr__(self) -> str:

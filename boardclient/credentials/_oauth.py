@@ -77,6 +77,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         key: The API key. Without one (default) only the token is sent.
         store: Where tokens are kept. By default a `MemoryTokenStore` of these credentials.
         account: Whose token it is, in a store of many. "default" by default.
+        service: Which service it is for, in a store of several. None (default): `auth_url`.
         authorize_timeout: The seconds that `authorize` may take, 300 by default. The deadlines of waiting calls don't shorten it.
         cooldown: The seconds without a renewal after a failed one, 1 by default.
         renew_before_expiry: How many seconds before a token's known end it is renewed. None (default): only after a 401.
@@ -186,7 +187,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         """Wait for the renewal that runs on this loop, or begin one, again if its session closes meanwhile."""
         state = self._state
         while (credentials := state.credentials) is None:
-            if is_within_renewal(self.store, self.account):
+            if is_within_renewal(self.guarded_store):
                 words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
                 raise CredentialError(f"authorize waits for itself: {words}")
             failure = state.failure
@@ -212,7 +213,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         loop, state = asyncio.get_running_loop(), self._state
         # Three cases in which the token that is there is used at once: it is being renewed already, that has just failed, or this
         # is the call of `authorize` itself.
-        if loop in self._renewals or state.failure is not None or is_within_renewal(self.store, self.account):
+        if loop in self._renewals or state.failure is not None or is_within_renewal(self.guarded_store):
             return credentials
         await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
         if state.in_use is None:  # signed out by another worker
@@ -249,17 +250,17 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
             return "never"
         return "good" if self._state.is_usable else "needs consent"
 
-    async def is_kept_since(self, generation: int) -> bool:
-        """Return True if the store has a token, and no sign-out since `generation`.
+    async def is_kept_since(self, deletion: int) -> bool:
+        """Return True if the store has a token, and there was no sign-out since it kept one with this `deletion`.
 
         Raises:
             CredentialError: the store failed.
         """
         stored = await look(self._state, self.guarded_store)
-        return stored is not None and stored.deletion <= generation <= stored.generation
+        return stored is not None and stored.deletion == deletion
 
-    async def keep_token(self, token: Token) -> int:
-        """Store a token that was obtained elsewhere, and return its generation.
+    async def keep_token(self, token: Token) -> StoredToken:
+        """Store a token that was obtained elsewhere, and return it as it is stored.
 
         It is used from now on.
 
@@ -271,10 +272,10 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
             raise TypeError(f"token must be a Token, not {type(token).__name__}")
         store = self.guarded_store
         for _ in range(_KEEP_ATTEMPTS):
-            generation = await store.generation()
-            if await store.publish(token, generation):
-                self._state.replace(StoredToken(token, generation + 1))
-                return generation + 1
+            stored = await store.publish(token, await store.generation())
+            if stored is not None:
+                self._state.replace(stored)
+                return stored
         raise CredentialError("the token store took no new token")
 
     async def forget(self) -> None:

@@ -238,8 +238,8 @@ def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Toke
 class _KeyringTokenStore(FileTokenStore):
     """Reads tokens from the system's keyring, and their generations from the file."""
 
-    async def read(self, account: str) -> StoredToken | None:
-        stored = await super().read(account)
+    async def read(self, account: str, *, service: str | None = None) -> StoredToken | None:
+        stored = await super().read(account, service=service)
         value = (await asyncio.to_thread(_in_keyring, account)).get("token")
         return None if stored is None or value is None else attrs.evolve(stored, token=Token(value, stored.token.expires_at))
 
@@ -388,6 +388,7 @@ class Settings:
             key=self.key,
             store=store,
             account=self.profile.base_url,
+            service=self.profile.base_url,
         )
 
     # --- what commands keep for later ones
@@ -407,8 +408,8 @@ class Settings:
             known = profiles.of(self.base_url)
             known.client, known.kept_in, known.secrets = client, self.profile.kept_in, self.profile.secrets
             profiles.current = known.base_url
-        store = self.profile.token_store()
-        while not await store.publish(self.profile.base_url, kept, await store.generation(self.profile.base_url)):
+        store, url = self.profile.token_store(), self.profile.base_url
+        while not await store.publish(url, kept, await store.generation(url, service=url), service=url):
             pass  # another sign-in was faster: this one is newer
 
     def learn(self, board_id: str, name: str) -> None:
@@ -430,7 +431,7 @@ class Settings:
             raise ValueError(self.profiles.problem)
         if not self.profile.kept_in:
             return False
-        await self.profile.token_store().delete(self.profile.base_url)
+        await self.profile.token_store().delete(self.profile.base_url, service=self.profile.base_url)
         with contextlib.suppress(CredentialError):
             _keyring("delete_password", self.profile.base_url)
         with changed_profiles() as profiles:

@@ -28,7 +28,7 @@ from boardclient._guards import Overtaken, supplied
 from boardclient._interface._responses import moment_in
 from boardclient._redaction import raises_without_frames, without_frames
 from boardclient.credentials._credentials import Credentials, Exchange
-from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token, TokenStore
+from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token
 from boardclient.credentials._token_exchange import AuthorizationRequest, OAuthClient
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled
@@ -190,9 +190,9 @@ _renewals: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_rene
 """The renewals that the running task belongs to, outermost first. Tasks that a callback starts inherit them."""
 
 
-def is_within_renewal(store: TokenStore, account: str) -> bool:
-    """Return True if the running task belongs to a renewal of the account."""
-    return any(one.client.store is store and one.client.account == account for one in _renewals.get() if not one.is_over)
+def is_within_renewal(store: GuardedStore) -> bool:
+    """Return True if the running task belongs to a renewal of this account of the store."""
+    return any(one.store == store for one in _renewals.get() if not one.is_over)
 
 
 async def look(state: TokenState, store: GuardedStore) -> StoredToken | None:
@@ -215,7 +215,7 @@ class Renewal:
     def __init__(self, client: OAuthClient, state: TokenState, exchange: Exchange) -> None:
         self.client = client
         self.is_over = False
-        self._store = client.guarded_store
+        self.store = client.guarded_store
         self._state = state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
@@ -271,7 +271,7 @@ class Renewal:
                 cooldown = self._state.fail(failure)
         finally:
             if self._may_hold_lease:
-                await self._store.release(self._holder, cooldown)
+                await self.store.release(self._holder, cooldown)
         return failure
 
     def _failure_of(self, error: Exception) -> CredentialError:
@@ -293,7 +293,7 @@ class Renewal:
 
     async def _look_for_another(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
-        await look(self._state, self._store)
+        await look(self._state, self.store)
         return self._state.credentials is not None and self._state.in_use is not self._seen
 
     async def _try_to_find_another(self) -> bool:
@@ -315,7 +315,7 @@ class Renewal:
             if self.client.authorize is None:
                 raise self._consent_needed(self.client.login_url)
             self._may_hold_lease = True  # if the step is cancelled, it may still be done
-            leased = await self._store.lease(self._holder, self.client.lease_seconds)
+            leased = await self.store.lease(self._holder, self.client.lease_seconds)
             if leased.state == "granted":
                 return leased
             self._may_hold_lease = False
@@ -345,7 +345,7 @@ class Renewal:
                 await asyncio.wait_for(ended.wait(), seconds / 3)
                 return
             with contextlib.suppress(CredentialError):  # losing the lease costs at most a second code
-                await self._store.lease(self._holder, seconds, grace_seconds=0.0)
+                await self.store.lease(self._holder, seconds, grace_seconds=0.0)
 
     # --- what the holder does
 
@@ -405,8 +405,9 @@ class Renewal:
 
     async def _publish(self, token: Token, after: int) -> None:
         """Publish the token, or use that of another worker who was faster."""
-        if await self._store.publish(token, after):
-            self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
+        stored = await self.store.publish(token, after)
+        if stored is not None:
+            self._state.adopt(stored, self._seen, is_own=True)
         elif not await self._look_for_another():
             raise CredentialError("the token store took no new token, and holds no other")
 

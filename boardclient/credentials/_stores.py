@@ -1,30 +1,22 @@
-"""Tokens, the protocol of their stores and its guard, the record of an account, and stores in memory and encrypted."""
+"""Tokens, the protocol of their stores and its guard, the record of an account, and the store in memory."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import json
-import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, get_args
 
 import attrs
 
-from boardclient._environment import requires_extra
 from boardclient._guards import SUPPLIED_SECONDS, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets, without_frames
 from boardclient.credentials._credentials import filled
 from boardclient.errors import CredentialError
-
-if TYPE_CHECKING:
-    from cryptography.fernet import Fernet, MultiFernet
-
-_logger: Final = logging.getLogger("boardclient")
 
 T = TypeVar("T")
 
@@ -73,9 +65,10 @@ class StoredToken:
 
     Args:
         token: The token.
-        generation: The number of tokens and deletions of the account so far, from 1.
-        deletion: The generation of the account's last deletion, 0 (default) if there was none. A store keeps it when the next
-            token is published, which tells a token from before the deletion from a later one. It is left out of comparison.
+        generation: The number of the token. It is larger than that of each earlier token and deletion of the account.
+        deletion: The generation of the account's last deletion. A store keeps it when the next token is published, which tells a
+            token from before the deletion from a later one. Of an account that the store did not know it is a number before its
+            first token. It is left out of comparison.
     """
 
     token: Token
@@ -90,7 +83,7 @@ class LeaseRecord:
     Args:
         state: "granted", "held" by another holder, or "cooling" during the cool-down after a failed renewal.
         stored: The token of the account, None if none is stored.
-        generation: How many tokens and deletions the account has had.
+        generation: The number of the account's last token or deletion, 0 for an unknown account.
     """
 
     state: LeaseState
@@ -99,7 +92,10 @@ class LeaseRecord:
 
 
 class TokenStore(Protocol):
-    """Keep the tokens of accounts, for all tasks, sessions, loops and processes.
+    """Keep the tokens of accounts at services, for all tasks, sessions, loops and processes.
+
+    What an account has at one service has nothing to do with what it has at another one: no token, generation or lease is shared.
+    Sessions name a service by the address of its token exchange.
 
     Each method is one short, atomic step, and does not wait for another worker. An exception reaches the callers as the cause
     of a `CredentialError`. A method that does not return within 30 seconds fails the call.
@@ -107,18 +103,21 @@ class TokenStore(Protocol):
 
     `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
     lost, run out or be granted twice, which costs at most one more authorization code.
+
+    Generations never repeat, not even in a store that begins anew. So they don't begin at 1: those of this package are the
+    microseconds since 1970, or one more than the last if that is larger.
     """
 
-    async def read(self, account: str) -> StoredToken | None:
+    async def read(self, account: str, *, service: str) -> StoredToken | None:
         """Return the token of the account, its generation and that of the last deletion. None if no token is stored."""
         ...
 
-    async def generation(self, account: str) -> int:
-        """Return how many tokens and deletions the account has had, 0 for an unknown one."""
+    async def generation(self, account: str, *, service: str) -> int:
+        """Return the number of the account's last token or deletion, 0 for an unknown account."""
         ...
 
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1`. Return False if the generation is not `after`.
+    async def publish(self, account: str, token: Token, after: int, *, service: str) -> StoredToken | None:
+        """Keep the token under a new generation, and return it. Return None if the generation is not `after`.
 
         It does not matter who has the lease. A cool-down of the account ends.
 
@@ -126,17 +125,18 @@ class TokenStore(Protocol):
             account: The account whose token it is.
             token: The token to keep.
             after: The generation that the token follows, 0 for the first one.
+            service: The service that the token is for.
         """
         ...
 
-    async def delete(self, account: str) -> None:
-        """Delete the token, raise the generation by one, and end a lease or cool-down.
+    async def delete(self, account: str, *, service: str) -> None:
+        """Delete the token, raise the generation, and end a lease or cool-down.
 
         From then on `read` returns None. Generations never repeat, so a renewal that began before the deletion can't publish.
         """
         ...
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
+    async def lease(self, account: str, holder: str, seconds: float, *, service: str) -> LeaseRecord:
         """Grant `holder` the right to renew for so many seconds from now.
 
         Return the record of the account, read in the same step. Its state is "granted" if no holder has the lease, if it ran out,
@@ -147,10 +147,11 @@ class TokenStore(Protocol):
             account: The account whose token is to be renewed.
             holder: A text that names the worker, and is different for each renewal.
             seconds: How long the lease lasts unless `holder` gets it again.
+            service: The service whose token is to be renewed.
         """
         ...
 
-    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+    async def release(self, account: str, holder: str, cooldown: float = 0.0, *, service: str) -> None:
         """End the lease of `holder`, and grant none for `cooldown` seconds.
 
         Another holder's lease stays as it is. If the lease ran out and no other holder took it, the cool-down may begin or not.
@@ -159,6 +160,7 @@ class TokenStore(Protocol):
             account: The account of the lease.
             holder: The text that `lease` was called with.
             cooldown: The seconds from now in which no holder gets the lease. 0 (default): the next one gets it at once.
+            service: The service of the lease.
         """
         ...
 
@@ -178,7 +180,7 @@ class Lease:
 
 @attrs.frozen
 class AccountRecord:
-    """The record of one account.
+    """The record of one account at one service.
 
     Each method returns the result of a step and the record after it, which is the record itself if nothing changed.
 
@@ -194,16 +196,19 @@ class AccountRecord:
     def generation(self) -> int:
         return self.deletion if self.stored is None else self.stored.generation
 
-    def publish(self, now: float, token: Token, after: int) -> tuple[bool, AccountRecord]:
+    def publish(self, now: float, token: Token, after: int) -> tuple[StoredToken | None, AccountRecord]:
         """Keep the token if the generation is `after`, whatever the lease. This ends a cool-down."""
         if after != self.generation:
-            return False, self
+            return None, self
+        generation = _next_generation(after)
+        # An unknown account may have been signed out in a store that is gone: it begins as if that had just happened here.
+        stored = StoredToken(token, generation, self.deletion if after else generation - 1)
         lease = Lease() if self.lease.holder is None else self.lease
-        return True, AccountRecord(StoredToken(token, after + 1, self.deletion), lease, self.deletion)
+        return stored, AccountRecord(stored, lease, stored.deletion)
 
     def delete(self, now: float) -> tuple[None, AccountRecord]:
         """Drop the token, and end the lease or cool-down."""
-        return None, AccountRecord(deletion=self.generation + 1)
+        return None, AccountRecord(deletion=_next_generation(self.generation))
 
     def request_lease(self, now: float, holder: str, seconds: float) -> tuple[LeaseRecord, AccountRecord]:
         """Grant the lease unless another holder has it, or a cool-down runs."""
@@ -239,8 +244,16 @@ class AccountRecord:
         return record
 
 
+def _next_generation(last: int) -> int:
+    """Return a number that no earlier store of this account has used, unless clocks were set back."""
+    return max(last + 1, time.time_ns() // 1000)
+
+
 Change: TypeAlias = Callable[[AccountRecord, float], tuple[T, AccountRecord]]
 """A step on a record at a time. The time is taken when no other step can change the record."""
+
+Records: TypeAlias = Mapping[str, AccountRecord]
+"""The records of one account by service. That of no service, "", is an earlier version's, or of a caller who named none."""
 
 
 def unchanged(known: AccountRecord, now: float) -> tuple[AccountRecord, AccountRecord]:
@@ -248,39 +261,61 @@ def unchanged(known: AccountRecord, now: float) -> tuple[AccountRecord, AccountR
     return known, known
 
 
+def takes_over(records: Records, service: str | None) -> bool:
+    """Return True if a step for the service takes over the record of no service, which a read has to write as well."""
+    return bool(service) and service not in records and "" in records
+
+
+def changed(records: Records, service: str | None, change: Change[T], now: float) -> tuple[T, Records]:
+    """Do a step on the record of a service, and return its result and the records after it: the same object if none changed."""
+    # Three cases: a caller who names no service means that of the account's last token; a service that has a record uses it; and
+    # one that has none takes over the record of no service, if there is one. Then it is no other's.
+    if service is None:
+        service = max(records, key=lambda name: records[name].generation, default="")
+    origin = service if service in records else ""
+    known = records.get(origin, AccountRecord())
+    result, after = change(known, now)
+    if after is known and not takes_over(records, service):
+        return result, records
+    return result, {**{name: record for name, record in records.items() if name != origin}, service: after}
+
+
 class AccountStore(abc.ABC):
-    """The methods of a `TokenStore` over records of accounts. Subclasses change a record."""
+    """The methods of a `TokenStore` over records of accounts. Subclasses change those of an account.
+
+    Without `service` a method is about the service of the account's last token.
+    """
 
     @abc.abstractmethod
-    async def _change(self, account: str, change: Change[T]) -> T: ...
+    async def _change(self, account: str, service: str | None, change: Change[T]) -> T: ...
 
-    async def read(self, account: str) -> StoredToken | None:
+    async def read(self, account: str, *, service: str | None = None) -> StoredToken | None:
         """Return the token of the account, None if none is stored."""
-        return (await self._change(account, unchanged)).stored
+        return (await self._change(account, service, unchanged)).stored
 
-    async def generation(self, account: str) -> int:
-        """Return how many tokens and deletions the account has had."""
-        return (await self._change(account, unchanged)).generation
+    async def generation(self, account: str, *, service: str | None = None) -> int:
+        """Return the number of the account's last token or deletion, 0 for an unknown account."""
+        return (await self._change(account, service, unchanged)).generation
 
     @raises_without_frames
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
-        return await self._change(account, partial(AccountRecord.publish, token=token, after=after))
+    async def publish(self, account: str, token: Token, after: int, *, service: str | None = None) -> StoredToken | None:
+        """Keep the token under a new generation, and return it. Return None if the generation is not `after`."""
+        return await self._change(account, service, partial(AccountRecord.publish, token=token, after=after))
 
-    async def delete(self, account: str) -> None:
+    async def delete(self, account: str, *, service: str | None = None) -> None:
         """Delete the token of the account. A renewal that began before does not bring it back."""
-        await self._change(account, AccountRecord.delete)
+        await self._change(account, service, AccountRecord.delete)
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
+    async def lease(self, account: str, holder: str, seconds: float, *, service: str | None = None) -> LeaseRecord:
         """Grant `holder` the right to renew for so many seconds, unless another has it."""
-        return await self._change(account, partial(AccountRecord.request_lease, holder=holder, seconds=seconds))
+        return await self._change(account, service, partial(AccountRecord.request_lease, holder=holder, seconds=seconds))
 
-    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+    async def release(self, account: str, holder: str, cooldown: float = 0.0, *, service: str | None = None) -> None:
         """End the lease of `holder`, and begin a cool-down of so many seconds.
 
         Another holder's lease stays as it is.
         """
-        await self._change(account, partial(AccountRecord.release, holder=holder, cooldown=cooldown))
+        await self._change(account, service, partial(AccountRecord.release, holder=holder, cooldown=cooldown))
 
 
 class MemoryTokenStore(AccountStore):
@@ -294,115 +329,19 @@ class MemoryTokenStore(AccountStore):
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._accounts: dict[str, AccountRecord] = {}
+        self._accounts: dict[str, Records] = {}
         self._lock = threading.Lock()
 
-    async def _change(self, account: str, change: Change[T]) -> T:
+    async def _change(self, account: str, service: str | None, change: Change[T]) -> T:
         with self._lock:
-            known = self._accounts.get(account, AccountRecord())
-            result, changed = change(known, self._clock())
-            if changed is not known:
-                self._accounts[account] = changed
+            known = self._accounts.get(account, {})
+            result, after = changed(known, service, change, self._clock())
+            if after is not known:
+                self._accounts[account] = after
         return result
 
     def __repr__(self) -> str:
         return f"MemoryTokenStore(accounts={len(self._accounts)})"
-
-
-@takes_secrets
-class EncryptedTokenStore:
-    """Keep tokens encrypted in another store, with Fernet.
-
-    The inner store sees account names, generations and leases, and the ciphertext of tokens
-    (https://cryptography.io/en/latest/fernet/). A row is bound to its account: moved to another one, it can't be opened.
-
-    The first key encrypts, and all of them decrypt. To replace a key, put the new one first in every process, and remove the old
-    one when all tokens have been renewed. A row that no key opens counts as no token: a warning is logged, and the user's next
-    sign-in replaces the row. A lost key costs each user one sign-in.
-
-    Needs the extra `crypto`.
-
-    Args:
-        inner: The store that keeps the rows, such as a `FileTokenStore`.
-        keys: One or several keys as `generate_key` makes them, the newest first.
-
-    Raises:
-        ValueError: there is no key, or one is not a Fernet key.
-        ModuleNotFoundError: the extra `crypto` is not installed.
-    """
-
-    def __init__(self, inner: TokenStore, keys: str | bytes | Sequence[str | bytes]) -> None:
-        one_key, many_keys = _fernet_classes()
-        self._inner = inner
-        try:
-            self._fernet = many_keys([one_key(key) for key in ([keys] if isinstance(keys, str | bytes) else keys)])
-        except (ValueError, TypeError):
-            words = "keys must be Fernet keys, such as EncryptedTokenStore.generate_key() makes, and at least one"
-            raise ValueError(words) from None
-
-    @staticmethod
-    def generate_key() -> str:
-        """Return a new key.
-
-        Raises:
-            ModuleNotFoundError: the extra `crypto` is not installed.
-        """
-        fernet, _ = _fernet_classes()
-        return fernet.generate_key().decode()
-
-    async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account, None if none is stored or no key opens it."""
-        return self._opened(account, await self._inner.read(account))
-
-    async def generation(self, account: str) -> int:
-        """Return how many tokens and deletions the account has had."""
-        return await self._inner.generation(account)
-
-    @raises_without_frames
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Encrypt the token and keep it as generation `after + 1`.
-
-        Return False if the generation is not `after`.
-        """
-        sealed = json.dumps([account, token.value, text_of_end(token)])
-        return await self._inner.publish(account, Token(self._fernet.encrypt(sealed.encode()).decode()), after)
-
-    async def delete(self, account: str) -> None:
-        """Delete the token of the account."""
-        await self._inner.delete(account)
-
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
-        """Grant `holder` the right to renew, as the inner store does."""
-        leased = await self._inner.lease(account, holder, seconds)
-        return attrs.evolve(leased, stored=self._opened(account, leased.stored))
-
-    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder`, as the inner store does."""
-        await self._inner.release(account, holder, cooldown)
-
-    def _opened(self, account: str, stored: StoredToken | None) -> StoredToken | None:
-        """Return the token of a row, None if there is none, no key opens it or it is another account's."""
-        from cryptography.fernet import InvalidToken  # the extra is installed: the constructor has imported it
-
-        if stored is None:
-            return None
-        opened: list[Any] = [None, "", None]
-        with contextlib.suppress(InvalidToken):
-            opened = json.loads(self._fernet.decrypt(stored.token.value.encode()))
-        owner, value, ends = opened
-        if owner != account:
-            _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
-            return None
-        return attrs.evolve(stored, token=Token(value, None if ends is None else datetime.fromisoformat(ends)))
-
-    def __repr__(self) -> str:
-        return f"EncryptedTokenStore({self._inner!r})"
-
-
-def _fernet_classes() -> tuple[type[Fernet], type[MultiFernet]]:
-    with requires_extra("crypto", "EncryptedTokenStore"):
-        from cryptography.fernet import Fernet, MultiFernet
-    return Fernet, MultiFernet
 
 
 # --- the guard of an application's store
@@ -420,6 +359,7 @@ def _is_leased(value: Any) -> bool:
 _RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "read": (_is_stored, "a StoredToken or None"),
     "generation": (lambda value: isinstance(value, int), "an int"),
+    "publish": (_is_stored, "a StoredToken or None"),
     "lease": (_is_leased, "a LeaseRecord"),
 }
 """What the methods of a store return, in code and in words. Of the others' results only the truth counts."""
@@ -427,10 +367,11 @@ _RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 @attrs.frozen
 class GuardedStore:
-    """The steps at a store for one account. A step that fails raises a `CredentialError`."""
+    """The steps at a store for one account at one service. A step that fails raises a `CredentialError`."""
 
-    store: TokenStore
+    store: TokenStore = attrs.field(eq=id)
     account: str
+    service: str
 
     async def read(self) -> StoredToken | None:
         stored: StoredToken | None = await self._step("read")
@@ -440,10 +381,11 @@ class GuardedStore:
         generation: int = await self._step("generation")
         return generation
 
-    async def publish(self, token: Token, after: int) -> bool:
+    async def publish(self, token: Token, after: int) -> StoredToken | None:
         step = self._step("publish", token, after, grace_seconds=_GRACE_SECONDS)
         del token  # the frame stays with an error
-        return bool(await step)
+        stored: StoredToken | None = await step
+        return stored
 
     async def delete(self) -> None:
         await self._step("delete")
@@ -461,7 +403,7 @@ class GuardedStore:
         is_valid, expected = _RESULTS.get(name, (lambda _: True, ""))
         calling = supplied(
             f"the token store failed: {name}",
-            getattr(self.store, name),
+            partial(getattr(self.store, name), service=self.service),
             self.account,
             *arguments,
             is_valid=is_valid,

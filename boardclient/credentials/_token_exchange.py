@@ -84,6 +84,7 @@ class OAuthClient:
     key: str | None = None
     store: TokenStore = attrs.field(default=None, converter=_given_or_own)
     account: str = "default"
+    service: str | None = None
     authorize_timeout: float = 300.0
     cooldown: float = 1.0
     renew_before_expiry: float | None = None
@@ -94,7 +95,7 @@ class OAuthClient:
     def __attrs_post_init__(self) -> None:
         for name in ("client_id", "client_secret", "redirect_uri", "account"):
             check_filled(getattr(self, name), name)
-        for name in ("key", "login_url"):
+        for name in ("key", "login_url", "service"):
             if getattr(self, name) is not None:
                 check_filled(getattr(self, name), name)
         if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
@@ -113,7 +114,7 @@ class OAuthClient:
 
     @property
     def guarded_store(self) -> GuardedStore:
-        return GuardedStore(self.store, self.account)
+        return GuardedStore(self.store, self.account, self.auth_url if self.service is None else self.service)
 
     @raises_without_frames
     async def token_for(self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None) -> Token:

@@ -51,7 +51,8 @@ class SqlTokenStore(AccountStore):
         self._is_ready = False
 
     @raises_without_frames
-    async def _change(self, account: str, change: Change[T]) -> T:
+    async def _change(self, account: str, service: str | None, change: Change[T]) -> T:
+        account = f"{service} {account}" if service else account
         try:
             if not self._is_ready:
                 await self._database.create(_TABLES)

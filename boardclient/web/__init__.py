@@ -419,7 +419,7 @@ class SignIn:
 
     async def _signed_in(self, cookies: Cookies) -> SignedAccount | None:
         signed = self._cookies.account_of(cookies)
-        if signed is None or not await self.credentials_for(signed.account).is_kept_since(signed.generation):
+        if signed is None or not await self.credentials_for(signed.account).is_kept_since(signed.deletion):
             return None
         return signed
 
@@ -501,7 +501,7 @@ class SignIn:
             account = await self._account_name(member)
             credentials = self.credentials_for(account)
             self._cookies.keep_account(account, 2**63, flow)  # a name that is too long is refused before its token is stored
-            signed = self._cookies.keep_account(account, await credentials.keep_token(token), flow)
+            signed = self._cookies.keep_account(account, (await credentials.keep_token(token)).deletion, flow)
         except SessionClosedError:
             raise
         except BoardClientError as error:

@@ -48,8 +48,8 @@ class SignedAccount:
 
     account: str
     begun_at: int
-    generation: int
-    """That of the token in the store."""
+    deletion: int
+    """That of the token in the store. A sign-out changes it, and a store that begins anew. Another sign-in leaves it as it is."""
     state: str = attrs.field(repr=False)
     return_to: str
 
@@ -92,21 +92,21 @@ class SignInCookies:
 
     # --- who is signed in
 
-    def keep_account(self, account: str, generation: int, flow: Flow) -> str:
+    def keep_account(self, account: str, deletion: int, flow: Flow) -> str:
         """Return the cookie of an account that a sign-in has signed in.
 
         Raises:
             ValueError: the name of the account is too long.
         """
-        signed = SignedAccount(account, int(self._clock()), generation, flow.state, flow.return_to)
-        return self._set_cookie("account", self._seal("account", [*attrs.astuple(signed)]), int(self._account_seconds))
+        signed = SignedAccount(account, int(self._clock()), deletion, flow.state, flow.return_to)
+        return self._set_cookie("account", self._seal("session", [*attrs.astuple(signed)]), int(self._account_seconds))
 
     def drop_account(self) -> str:
         return self._set_cookie("account", "", 0)
 
     def account_of(self, cookies: Cookies) -> SignedAccount | None:
         """Return who is signed in by these cookies, None if nobody is."""
-        opened = self._open("account", cookies_of(cookies).get(f"{self._name}-account"))
+        opened = self._open("session", cookies_of(cookies).get(f"{self._name}-account"))
         if opened is None:
             return None
         signed = SignedAccount(*opened[0])

@@ -335,9 +335,9 @@ def test_the_token_is_kept_in_the_keyring_if_there_is_one(oauth_cli, board_servi
 def test_the_later_of_two_sign_ins_is_kept(oauth_cli, board_service, browser, keyring, monkeypatch) -> None:
     real, asked = FileTokenStore.generation, []
 
-    async def generation(store: FileTokenStore, account: str) -> int:
+    async def generation(store: FileTokenStore, account: str, **at: str) -> int:
         asked.append(account)
-        return await real(store, account) - (len(asked) == 1)
+        return await real(store, account, **at) - (len(asked) == 1)
 
     monkeypatch.setattr(FileTokenStore, "generation", generation)
     assert oauth_cli("login").code == 0

@@ -56,7 +56,7 @@ async def test_keys_are_rotated(caplog: pytest.LogCaptureFixture) -> None:
     stored = await rotated.read("ann")
     assert stored is not None
     assert stored.token == Token(SECRET)
-    await rotated.publish("ann", Token("second"), 1)
+    await rotated.publish("ann", Token("second"), stored.generation)
     assert await EncryptedTokenStore(inner, NEW).read("ann") == await rotated.read("ann")
     assert caplog.records == []
     assert await EncryptedTokenStore(inner, OLD).read("ann") is None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_store_helpers import POSIX, SECRET, refusal
+from token_store_helpers import POSIX, SECRET, refusal, token_in
 
-from boardclient import CredentialError, FileTokenStore, StoredToken, Token
+from boardclient import CredentialError, FileTokenStore, Token
 
 
 def mode(path: Path) -> int:
@@ -82,7 +82,7 @@ async def test_tokens_outlive_the_store(path: Path) -> None:
     assert (await one.lease("a", "x", 60.0)).state == "granted"
     other = pickle.loads(pickle.dumps(one))
     stored = await other.read("a")
-    assert stored == StoredToken(token, 1)
+    assert stored.token == token
     assert stored.token.expires_at.isoformat() == "2031-01-02T00:00:00+02:00"
     assert (await other.lease("a", "y", 60.0)).state == "held"
 
@@ -92,7 +92,7 @@ async def test_odd_path(tmp_path: Path) -> None:
     path = tmp_path / "to ken?mode=ro&x#y%41ö" / "a?b#c%2F.db"
     assert await FileTokenStore(path).publish("a", Token("token"), 0)
     assert path.stat().st_size > 0
-    assert await FileTokenStore(path).read("a") == StoredToken(Token("token"), 1)
+    assert await token_in(FileTokenStore(path), "a") == Token("token")
 
 
 @POSIX
@@ -103,7 +103,7 @@ async def test_file_that_others_may_use_is_refused(path: Path, file_store: FileT
     path.chmod(0o600 | bits)
     await refusal(file_store, f"others may use {path}, where tokens are stored: chmod 600 {path}, or choose another path")
     path.chmod(0o600)
-    assert await file_store.read("a") == StoredToken(Token(SECRET), 1)
+    assert await token_in(file_store, "a") == Token(SECRET)
 
 
 @POSIX
@@ -179,7 +179,7 @@ def test_data_folders(platform: str, environment: dict[str, str], folder: str, m
 async def test_deleted_and_replaced_tokens_leave_the_file(path: Path, file_store: FileTokenStore) -> None:
     """The bytes of a token that was deleted or replaced are overwritten."""
     await file_store.publish("a", Token("canary-first-7"), 0)
-    await file_store.publish("a", Token("canary-second-7"), 1)
+    await file_store.publish("a", Token("canary-second-7"), await file_store.generation("a"))
     assert b"canary-second-7" in path.read_bytes()
     await file_store.delete("a")
     assert b"canary" not in path.read_bytes()
@@ -212,7 +212,7 @@ async def test_symbolic_link_is_refused(path: Path, file_store: FileTokenStore, 
     await FileTokenStore(target).publish("a", Token(SECRET), 0)
     await refusal(file_store, "is a symbolic link")
     (tmp_path / "linked").symlink_to(path.parent, target_is_directory=True)
-    assert await FileTokenStore(tmp_path / "linked" / "target.db").read("a") == StoredToken(Token(SECRET), 1)
+    assert await token_in(FileTokenStore(tmp_path / "linked" / "target.db"), "a") == Token(SECRET)
 
 
 @POSIX

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_store_helpers import SECRET, carries_token, database, refusal
+from token_store_helpers import SECRET, carries_token, database, refusal, token_in
 from waiting import SECONDS
 
-from boardclient import CredentialError, FileTokenStore, StoredToken, Token
+from boardclient import CredentialError, FileTokenStore, Token
 from boardclient.testing import assert_no_secrets
 
 APPLICATION = int.from_bytes(b"bdKt")
@@ -36,7 +36,7 @@ async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: Fi
     [
         (["CREATE TABLE accounts (account TEXT)"], "is not a token store but another SQLite file"),
         (
-            [f"PRAGMA application_id = {APPLICATION}", "PRAGMA user_version = 2"],
+            [f"PRAGMA application_id = {APPLICATION}", "PRAGMA user_version = 3"],
             "is of another version of boardclient: choose another path",
         ),
         (["PRAGMA application_id = 5", "PRAGMA user_version = 1"], "but another SQLite file"),
@@ -77,7 +77,7 @@ async def test_empty_file_is_taken(path: Path, file_store: FileTokenStore, monke
     assert statements[0] == "BEGIN IMMEDIATE"
     with database(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
 
 
 async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
@@ -107,16 +107,17 @@ async def test_damaged_entry_is_refused(path: Path, file_store: FileTokenStore, 
     await file_store.publish("a", Token(SECRET), 0)
     await file_store.publish("b", Token("other"), 0)
     with database(path) as connection:
-        connection.execute(f"UPDATE accounts SET {damage} WHERE account = 'a'")
+        connection.execute(f"UPDATE tokens SET {damage} WHERE account = 'a'")
     await refusal(file_store, "is damaged: move it away, and a new one is made")
-    assert await file_store.read("b") == StoredToken(Token("other"), 1)
+    assert await token_in(file_store, "b") == Token("other")
 
 
 async def test_locked_file_is_an_error_after_a_while(
     path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock of another process is waited for up to a limit, then reported; after its release the store works."""
-    await file_store.publish("a", Token("before"), 0)
+    before = await file_store.publish("a", Token("before"), 0)
+    assert before is not None
     waits: list[float] = []
     connect = sqlite3.connect
 
@@ -131,7 +132,7 @@ async def test_locked_file_is_an_error_after_a_while(
             error = await refusal(file_store, "another process has kept it locked for 5 seconds; try again, or end that process")
     assert isinstance(error.__cause__, sqlite3.OperationalError)
     assert waits == [5.0] * 4
-    assert await file_store.publish("a", Token(SECRET), 1)
+    assert await file_store.publish("a", Token(SECRET), before.generation)
 
 
 async def test_reading_does_not_wait_for_a_writer(path: Path, file_store: FileTokenStore) -> None:
@@ -139,7 +140,7 @@ async def test_reading_does_not_wait_for_a_writer(path: Path, file_store: FileTo
     await file_store.publish("a", Token("before"), 0)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert await file_store.read("a") == StoredToken(Token("before"), 1)
+        assert await token_in(file_store, "a") == Token("before")
 
 
 async def test_full_disk_is_an_error_and_changes_nothing(
@@ -157,9 +158,9 @@ async def test_full_disk_is_an_error_and_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", small)
         with pytest.raises(CredentialError, match="the disk is full; make room on it") as caught:
-            await file_store.publish("a", Token(SECRET * 10_000), 1)
+            await file_store.publish("a", Token(SECRET * 10_000), await file_store.generation("a"))
     assert_no_secrets(caught.value, secrets=[SECRET])
-    assert await file_store.read("a") == StoredToken(Token("before"), 1)
+    assert await token_in(file_store, "a") == Token("before")
 
 
 async def test_cancelled_step_carries_no_token(path: Path) -> None:
@@ -179,4 +180,4 @@ async def test_cancelled_step_carries_no_token(path: Path) -> None:
         await task
     go.set()
     assert not carries_token(caught.value)
-    assert await store.read("a") == StoredToken(Token(SECRET), 1)
+    assert await token_in(store, "a") == Token(SECRET)

@@ -74,3 +74,9 @@ async def refusal(store: FileTokenStore, words: str) -> CredentialError:
 def database(path: Path) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         yield connection
+
+
+async def token_in(store: Any, account: str) -> Token | None:
+    """Return the token of an account, whatever its generation."""
+    stored = await store.read(account)
+    return None if stored is None else stored.token

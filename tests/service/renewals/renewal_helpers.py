@@ -50,9 +50,9 @@ class Consent:
 class SteppingStore(MemoryTokenStore):
     """A store each of whose steps takes a few steps of the event loop, before and after."""
 
-    async def _change(self, account: str, change: Any) -> Any:
+    async def _change(self, account: str, service: str | None, change: Any) -> Any:
         await _steps(2)
-        result = await super()._change(account, change)
+        result = await super()._change(account, service, change)
         await _steps(2)
         return result
 

@@ -128,8 +128,8 @@ class WatchedStore(MemoryTokenStore):
         super().__init__()
         self.refused = threading.Event()
 
-    async def lease(self, account: str, holder: str, seconds: float) -> LeaseRecord:
-        leased = await super().lease(account, holder, seconds)
+    async def lease(self, account: str, holder: str, seconds: float, **at: Any) -> LeaseRecord:
+        leased = await super().lease(account, holder, seconds, **at)
         if leased.state == "held":
             self.refused.set()
         return leased
