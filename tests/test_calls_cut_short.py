@@ -19,14 +19,10 @@ from waiting import until
 from boardclient import (
     AsyncSession,
     BoardClientError,
-    CredentialError,
-    Credentials,
     Effect,
-    NotFoundError,
     StaticCredentials,
     TransportError,
 )
-from boardclient.credentials import CredentialObserver
 from boardclient.events import ResponseReceived
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -207,40 +203,6 @@ def _raised_by(call: Coroutine[object, object, object]) -> RuntimeError:
     with pytest.raises(RuntimeError) as caught:
         call.send(None)
     return caught.value
-
-
-class Nonsense(StaticCredentials):
-    """Credentials of which `current` returns something else."""
-
-    value: Any
-
-    def current(self) -> Any:
-        return self.value
-
-
-@pytest.mark.parametrize("value", ["a text", 7, object(), types.SimpleNamespace(token="t"), Credentials])
-async def test_a_provider_whose_current_is_nonsense(service: BoardService, value: Any) -> None:
-    """What is neither credentials nor None is an error that names it, and nothing is sent."""
-    provider = Nonsense(service.token, service.key)
-    provider.value = value
-    async with service.session(provider) as session:
-        with pytest.raises(CredentialError, match=f"current of the credentials returned {type(value).__name__}") as caught:
-            await session.members.me()
-    assert (caught.value.effect, service.calls) == (Effect.NOT_SENT, [])
-
-
-async def test_a_provider_may_return_anything_for_is_current(service: BoardService) -> None:
-    """What is not a bool is taken as its truth, and what has none is logged."""
-
-    class Odd(StaticCredentials):
-        def is_current(self, credentials: Credentials) -> Any:
-            return {"a dict": "can't be hashed"}
-
-    async with service.session(Odd(service.token, service.key), limiter=asyncio.Semaphore(1)) as session:
-        await session.members.me()
-        with pytest.raises(NotFoundError):  # which a limiter without a report is not told of
-            await session.cards.get("none")
-    assert CredentialObserver().waiting_for() == "credentials"
 
 
 async def _awaited(event: object) -> None:

@@ -24,7 +24,6 @@ from boardclient import (
     NotFoundError,
     StaticCredentials,
 )
-from boardclient.credentials import CredentialObserver
 from boardclient.events import CredentialsRenewed
 
 # --- credentials
@@ -172,41 +171,6 @@ async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> No
             await session.members.me()
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
     assert [attempt.effect for attempt in caught.value.attempts] == [Effect.NOT_SENT]
-
-
-@pytest.mark.parametrize("raised", [asyncio.CancelledError(), LookupError("note_refused")])
-async def test_what_a_provider_raises_when_it_notes_a_401_does_not_replace_it(
-    wire: Any, caplog: pytest.LogCaptureFixture, raised: BaseException
-) -> None:
-    """What `note_refused` raises is logged. The call raises the 401, and does not end its task silently."""
-
-    class Raising(CredentialObserver, Provider):
-        async def note_refused(self, credentials: Credentials, exchange: Any) -> None:
-            raise raised
-
-    wire.get(ANY, status=401, repeat=True)
-    async with session_of(Raising(Credentials("one-t"), Credentials("two-t"))) as session:
-        with pytest.raises(AuthenticationError):
-            await session.members.me()
-    assert "note_refused" in caplog.text
-
-
-async def test_a_cancellation_while_a_provider_notes_a_401(wire: Any) -> None:
-    """Cancelling the task of a call that waits for `note_refused` cancels the call."""
-
-    class Waiting(CredentialObserver, Provider):
-        async def note_refused(self, credentials: Credentials, exchange: Any) -> None:
-            noting.set()
-            await asyncio.Event().wait()
-
-    wire.get(ANY, status=401, repeat=True)
-    noting = asyncio.Event()
-    async with session_of(Waiting(Credentials("one-t"), Credentials("two-t"))) as session:
-        call = asyncio.create_task(session.members.me())
-        await noting.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
 
 
 async def test_a_cancellation_of_the_caller_ends_the_provider() -> None:

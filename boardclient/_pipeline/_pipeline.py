@@ -168,7 +168,7 @@ class Pipeline:
             operation=operation.name,
             instruments=followers(self.observers),
             call_id=new_call_id(),
-            account=self._account,
+            account=self._guarded_provider.account,
             parent=PARENT.get(),
             method=operation.method,
             path=request.path,
@@ -217,7 +217,7 @@ class Pipeline:
                     if context.is_cancelled() and context.may_continue:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
                     context.is_recorded = True
-                    if self._guarded_provider.is_outdated(credentials):  # they may have been rejected in the meantime
+                    if not self._guarded_provider.is_current(credentials):  # they may have been rejected in the meantime
                         credentials = self._guarded_provider.current()
                         continue
                     outcome = await self._send(request, context, credentials)
@@ -327,7 +327,7 @@ class Pipeline:
                 return outcome
             rejected = context.credentials
             assert rejected is not None  # noqa: S101 -- as above
-        await self._guarded_provider.note_refused(rejected, context.is_cancelled)
+        await self._guarded_provider.note_refused(rejected)
         return outcome
 
     async def _retry_by_policy(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
@@ -379,14 +379,8 @@ class Pipeline:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        service, account = {"service": self._root}, self._account
+        service, account = {"service": self._root}, self._guarded_provider.account
         return service if account is None else {**service, "account": account}
-
-    @property
-    def _account(self) -> str | None:
-        provider = self.provider
-        account = getattr(provider, "shown_account", getattr(provider, "account", None))
-        return account if isinstance(account, str) else None
 
 
 def _path_refused(request: Request[Any], context: CallContext, credentials: Credentials) -> InvalidIdentifierError:

@@ -4,7 +4,6 @@
 """
 
 from boardclient.credentials._credentials import (
-    CredentialObserver,
     CredentialProvider,
     Credentials,
     CredentialsIn,
@@ -12,4 +11,4 @@ from boardclient.credentials._credentials import (
     StaticCredentials,
 )
 
-__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "CredentialsIn", "Exchange", "StaticCredentials"]
+__all__ = ["CredentialProvider", "Credentials", "CredentialsIn", "Exchange", "StaticCredentials"]

@@ -6,13 +6,12 @@ import asyncio
 import copy
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol, TypeVar
 from urllib.parse import quote
 
 import attrs
 from multidict import CIMultiDict
 
-from boardclient._guards import guarded, log_failure
 from boardclient._interface._fields import encode
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import BODY_KEPT_BYTES, Response
@@ -173,8 +172,8 @@ class Exchange(Protocol):
 class CredentialProvider(Protocol):
     """Supply the credentials that sign requests. Many tasks may call both methods at once.
 
-    An exception of theirs reaches the caller as the cause of a `CredentialError`. Subclass `CredentialObserver` as well for the
-    optional methods.
+    An exception of theirs reaches the caller as the cause of a `CredentialError`. Events, logs and journals name the attribute
+    `account` of a provider that has one.
     """
 
     async def acquire(self, exchange: Exchange) -> Credentials:
@@ -197,17 +196,17 @@ class CredentialProvider(Protocol):
         ...
 
 
-class CredentialObserver:
-    """The base class of providers that have optional methods.
+class OwnProvider:
+    """The base class of this package's providers: what sessions ask them, and tell them, besides the protocol."""
 
-    An exception of theirs is logged, and does not change the result of the call.
-    """
+    is_account_shown: ClassVar[bool] = True
+    """Whether events, logs and journals name the account."""
 
     def __init_subclass__(cls, **options: object) -> None:
         """Drop an inherited `current`, which would bypass a subclass's own `acquire`."""
         super().__init_subclass__(**options)
         if "acquire" in vars(cls) and "current" not in vars(cls):
-            cls.current = CredentialObserver.current  # type: ignore[method-assign]  # -- the class has none of its own
+            cls.current = OwnProvider.current  # type: ignore[method-assign]  # -- the class has none of its own
 
     def current(self) -> Credentials | None:
         """Return the credentials if no waiting is needed. After None the call awaits `acquire`."""
@@ -218,31 +217,18 @@ class CredentialObserver:
         return "credentials"
 
     def is_current(self, credentials: Credentials) -> bool:
-        """Return True if credentials that were returned earlier may still sign a request.
-
-        Args:
-            credentials: What `acquire`, `renew` or `current` returned.
-        """
+        """Return True if credentials that were returned earlier may still sign a request."""
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Note that the service accepted the credentials. It is called once for each object.
-
-        Args:
-            credentials: The credentials that signed the request.
-        """
+        """Note that the service accepted the credentials. It is called once for each object."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 after the call has renewed once. It is not called if `renew` returned equal credentials.
-
-        Args:
-            credentials: The credentials that the service refused.
-            exchange: What can send a form to a token endpoint, as for `acquire`.
-        """
+        """Note a 401 after the call has renewed once. It is not called if `renew` returned equal credentials."""
 
 
 @takes_secrets
-class StaticCredentials(CredentialObserver):
+class StaticCredentials(OwnProvider):
     """Sign with one token that never changes. A 401 is final (interface section 5).
 
     Args:
@@ -273,7 +259,7 @@ class StaticCredentials(CredentialObserver):
 
 
 class GuardedProvider:
-    """Wraps a credential provider, and logs what its optional methods raise."""
+    """Wraps a credential provider, which may do anything if it is an application's own."""
 
     def __init__(self, provider: CredentialProvider, exchange: Exchange) -> None:
         if isinstance(provider, type):
@@ -282,23 +268,20 @@ class GuardedProvider:
             raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
         self._provider = provider
         self._exchange = exchange
-        self._optional = provider if isinstance(provider, CredentialObserver) else CredentialObserver()
+        self._own = own = provider if isinstance(provider, OwnProvider) else OwnProvider()
+        self.current: Callable[[], Credentials | None] = own.current
+        """Returns the credentials if they are available without waiting, otherwise None."""
+        self.waiting_for: Callable[[], str] = own.waiting_for
+        self.is_current: Callable[[Credentials], bool] = own.is_current
+        """Returns False if the credentials were replaced."""
         self.accepted: Credentials | None = None
         """The credentials that the service accepted last."""
 
-    def current(self) -> Credentials | None:
-        """Return the credentials if they are available without waiting, otherwise None."""
-        try:
-            given = self._optional.current()
-        except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled
-            log_failure("current of the credentials")
-            return None
-        if given is None or isinstance(given, Credentials):
-            return given
-        raise CredentialError(f"current of the credentials returned {type(given).__name__}, not Credentials or None")
-
-    def waiting_for(self) -> str:
-        return guarded("waiting_for of the credentials", self._optional.waiting_for) or "credentials"
+    @property
+    def account(self) -> str | None:
+        """The account that events, logs and journals name, None if there is none."""
+        account = getattr(self._provider, "account", None)
+        return account if isinstance(account, str) and self._own.is_account_shown else None
 
     async def obtain(
         self, line: str, rejected: Credentials | None, is_cancelled: Callable[[], bool]
@@ -319,21 +302,12 @@ class GuardedProvider:
             failure.__cause__ = error
             return failure
 
-    def is_outdated(self, credentials: Credentials) -> bool:
-        """Return True if the provider says that the credentials were replaced."""
-        return guarded("is_current of the credentials", lambda: not self._optional.is_current(credentials)) is True
-
     def note_accepted(self, credentials: Credentials) -> None:
         self.accepted = credentials
-        guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
+        self._own.note_accepted(credentials)
 
-    async def note_refused(self, credentials: Credentials, is_cancelled: Callable[[], bool]) -> None:
-        try:
-            await self._optional.note_refused(credentials, self._exchange)
-        except (Exception, asyncio.CancelledError) as raised:
-            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
-                raise
-            log_failure("note_refused of the credentials")
+    async def note_refused(self, credentials: Credentials) -> None:
+        await self._own.note_refused(credentials, self._exchange)
 
 
 def own_error(error: CredentialError) -> CredentialError:

@@ -21,11 +21,11 @@ import attrs
 from boardclient._guards import run_in_task
 from boardclient._interface._responses import add_words
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange, own_error
+from boardclient.credentials._credentials import Credentials, Exchange, OwnProvider, own_error
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import StoredToken, Token
 from boardclient.credentials._token_exchange import OAuthClient
-from boardclient.errors import ConsentRequired, CredentialError, Effect
+from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError
 from boardclient.models import check_filled
 
 ConsentState: TypeAlias = Literal["never", "good", "needs consent"]
@@ -39,18 +39,14 @@ _KEEP_ATTEMPTS: Final = 10
 """How often `keep_token` publishes a token while other workers publish theirs."""
 
 
-class HasExchange(Protocol):
-    """The part of `AsyncSession` that credentials use."""
-
+class _HasExchange(Protocol):  # an `AsyncSession`, which is of a layer above
     @property
-    def exchange(self) -> Exchange:
-        """What sends forms on the session's pool."""
-        ...
+    def exchange(self) -> Exchange: ...
 
 
 @takes_secrets
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
-class OAuthCredentials(OAuthClient, CredentialObserver):
+class OAuthCredentials(OAuthClient, OwnProvider):
     """Sign with a token that the user consents to, and renew it when it is refused.
 
     `authorize` returns an authorization code, which is exchanged once for a token and kept in `store`. If many tasks, sessions,
@@ -157,7 +153,8 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that ends its call, which has renewed once already."""
-        await self._refuse(credentials, exchange)
+        with contextlib.suppress(SessionClosedError):  # then the call ends anyway
+            await self._refuse(credentials, exchange)
 
     @property
     def _is_stale(self) -> bool:
@@ -317,7 +314,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         return f"{authorize_url}{'&' if '?' in authorize_url else '?'}{urlencode(query, quote_via=quote)}"
 
     @raises_without_frames
-    async def exchange_code(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> None:
+    async def exchange_code(self, code: str, session: _HasExchange, *, code_verifier: str | None = None) -> None:
         """Exchange a code for a token (interface 4.12), store and use it.
 
         It replaces a good token too, as after a consent to more scopes. It ends a cool-down. Every call
@@ -337,7 +334,7 @@ class OAuthCredentials(OAuthClient, CredentialObserver):
         await run_in_task(session.exchange.spawn, self._request_and_keep, code, session.exchange, code_verifier)
 
     @raises_without_frames
-    async def request_token(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> Token:
+    async def request_token(self, code: str, session: _HasExchange, *, code_verifier: str | None = None) -> Token:
         """Exchange a code, and return the token without storing it. Its account may not be known yet.
 
         The arguments are those of `exchange_code`.

@@ -250,8 +250,7 @@ class ConsentCredentials(OAuthCredentials):
     It names no account, as the credentials of the environment: a journal that was begun with one is resumed with the other.
     """
 
-    shown_account: str | None = None
-    """What events, logs and journals name. The store knows the account; a journal must not."""
+    is_account_shown = False
 
     def _error_of(self, failure: CredentialError) -> CredentialError:
         error = super()._error_of(failure)
