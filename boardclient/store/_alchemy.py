@@ -25,6 +25,7 @@ from boardclient._environment import find_location, requires_extra
 from boardclient._guards import wait_to_end
 from boardclient._redaction import without_frames
 from boardclient.errors import JournalError
+from boardclient.store._kinds import refuse_journal
 
 with requires_extra("workers", "a shared database"):
     import sqlalchemy as sa
@@ -188,7 +189,12 @@ class Database:
         if self.is_file:
             self._thread, self._process = ThreadPoolExecutor(1), os.getpid()
             is_there = f"{Path(self.where).as_uri()}?mode=rw"  # SQLite would create a file that is missing
-            connect = partial(sqlite3.connect, is_there, uri=True, **arguments)
+
+            def connect() -> sqlite3.Connection:
+                refuse_journal(Path(self.where))
+                opened: sqlite3.Connection = sqlite3.connect(is_there, uri=True, **arguments)
+                return opened
+
             self._engine = sa.create_engine(url, creator=connect, **kept)
             _files.add(self._engine)
             listen(self._engine, "connect", self._configure)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from waiting import SECONDS
 
-from boardclient import CardDraft, JournalError
+from boardclient import CardDraft, CredentialError, JournalError
+from boardclient.distributed import SqlTokenStore, open_job
 from boardclient.store import _clock
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database, Tables
@@ -190,6 +191,10 @@ async def test_a_journal_is_no_ledger_and_a_ledger_no_journal(tmp_path: Path) ->
             with pytest.raises(JournalError, match="is a journal, and no ledger"):
                 async with contextlib.aclosing(Database(journal)) as database:
                     await database.check(THINGS)
+            with pytest.raises(JournalError, match="is a journal, and no ledger"):
+                await open_job(board.id, journal)
+            with pytest.raises(CredentialError, match="is a journal, and no ledger"):
+                await SqlTokenStore(journal).read("ada")
 
         async with session.cards.create_many(rows, concurrency=1, board_id=board.id, journal=journal) as run:
             async for _ in run:
