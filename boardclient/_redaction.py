@@ -145,6 +145,15 @@ def masked_text(text: str, forms: frozenset[bytes]) -> str:
     return masked(text.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape")
 
 
+def masked_value(value: T, forms: frozenset[bytes]) -> T:
+    """Return a value of JSON with `***` in place of these forms of secrets, in the names of objects too."""
+    if isinstance(value, str):
+        return cast("T", masked_text(value, forms))
+    if isinstance(value, Mapping):
+        return cast("T", {masked_text(str(name), forms): masked_value(one, forms) for name, one in value.items()})
+    return cast("T", [masked_value(one, forms) for one in value]) if isinstance(value, list) else value
+
+
 def _forms(secret: str) -> Iterator[bytes]:
     """Yield what to search for: the secret, and its forms after each pass."""
     for number, form in enumerate(_passes(secret.encode())):

@@ -324,6 +324,14 @@ class AsyncSession:
         await self.with_options(retry=None).members.me()
         return time.perf_counter() - began
 
+    def redacted(self, value: T) -> T:
+        """Return a value of JSON with `***` in place of the key and the token.
+
+        What is passed on to others, such as the member record, may hold them. They are found as errors find them: also
+        percent-encoded, and escaped as in JSON or HTML.
+        """
+        return self._pipeline.redacted(value)
+
     @property
     def identity(self) -> Mapping[str, str]:
         """The service and the account that the calls go to, without credentials. A journal belongs to one identity."""

@@ -24,6 +24,7 @@ from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
+from boardclient._redaction import forms_of, masked_value
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider
@@ -82,6 +83,13 @@ class Pipeline:
         self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
         self._budgets = () if policy is None else policy.budgets
         self._sees_first = policy is not None and policy.sees_first_attempt
+
+    def redacted(self, value: T) -> T:
+        """Return a value of JSON with `***` in place of the credentials in use, and of the secret that renews them."""
+        known = filter(None, (self._guarded_provider.accepted, self._guarded_provider.current()))
+        secrets = [secret for one in known for secret in (one.token, one.key)] + [getattr(self.provider, "client_secret", None)]
+        forms = forms_of(secret for secret in secrets if isinstance(secret, str) and secret)
+        return masked_value(value, forms) if forms else value
 
     # --- a call, from its beginning to its end
 

@@ -15,6 +15,8 @@ import attrs
 
 from boardclient.errors import InvalidIdentifierError
 from boardclient.models._reading import aware as aware
+from boardclient.models._reading import configured_zone as configured_zone
+from boardclient.models._reading import did_you_mean as did_you_mean
 from boardclient.models._reading import fields_of, moment_or_none
 from boardclient.models._reading import find_zone as find_zone
 from boardclient.models._reading import is_visible as is_visible

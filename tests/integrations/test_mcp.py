@@ -77,9 +77,10 @@ async def test_a_client_knows_before_a_call_what_it_may_do(service: BoardService
     assert "reference" in create.input_schema["required"]
 
 
-async def test_deleting_is_offered_only_if_it_is_allowed(service: BoardService, tmp_path: Path) -> None:
+async def test_what_nothing_brings_back_is_offered_only_if_it_is_allowed(service: BoardService, tmp_path: Path) -> None:
+    """Deleting a card and archiving a list need the same permission."""
     async with tools(service, tmp_path / "l") as client:
-        assert "delete_card" not in {tool.name for tool in (await client.list_tools()).tools}
+        assert not {"delete_card", "archive_list"} & {tool.name for tool in (await client.list_tools()).tools}
 
 
 async def test_tools_say_that_texts_are_data(service: BoardService, tmp_path: Path) -> None:
@@ -178,13 +179,13 @@ def test_a_folder_that_can_t_hold_the_ledger_is_named_with_what_helps(tmp_path: 
     [
         (faults.status(401), "me", {}, "rejected", "sign in"),
         (faults.status(403), "me", {}, "rejected", "permission"),
-        (faults.status(400), "me", {}, "rejected", "Correct what the error names"),
+        (faults.status(400), "me", {}, "rejected", "tell the user"),
         (None, "get_card", {"card_id": "none"}, "rejected", "board_cards"),
-        (None, "get_card", {"card_id": "a/b"}, "not sent", "Correct the argument"),
+        (None, "get_card", {"card_id": "a/b"}, "not sent", "Correct the arguments"),
         (faults.status(429, {"Retry-After": "40"}), "me", {}, "rejected", "after 20"),
         (faults.drop(), "me", {}, "unknown", "Repeat the call with the same arguments"),
-        (faults.drop(), "add_label", {"card_id": "c", "label_id": "l"}, "unknown", "before you repeat"),
-        (faults.foreign_body(b"<html>"), "me", {}, "done", "Do not repeat"),
+        (faults.drop(), "add_label", {"card_id": "c", "label_id": "l"}, "unknown", "Read the card with get_card"),
+        (faults.foreign_body(b"<html>"), "me", {}, "done", "Tell the user"),
     ],
 )
 async def test_an_error_says_what_to_do_next(

@@ -52,9 +52,9 @@ def _shown(value: str, identifier: str) -> str:
 
 @commands.runs("whoami", "member")
 async def whoami(client: Client) -> Mapping[str, Any]:
-    """Show the member whose token is used, with all fields that the service sends."""
+    """Show the member whose token is used, with all fields that the service sends, but for what equals a credential."""
     member = await client.session.members.me()
-    return {"id": member.id, **member.extra}
+    return client.session.redacted({"id": member.id, **member.extra})
 
 
 board_group = commands.part("board")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from boardclient.cli._app import Group, Number, WholeNumber, option
+from boardclient.cli._app import Group, Number, WholeNumber, option, timezone_option
 from boardclient.cli._output import UsageError, note, out, plural
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ async def mcp(
     ledger: str | None = option(metavar="PLACE", show_default="mcp.ledger in the folder of the profiles"),
     allow_delete: bool = option(is_flag=True),
     settle: float | None = option(type=Number(min=0), metavar="SECONDS", show_default="twice the timeout"),
+    zone: tzinfo | None = timezone_option,
 ) -> None:
     """Serve the operations as tools for agents, by the Model Context Protocol over standard input and output.
 
@@ -124,9 +125,12 @@ async def mcp(
 
     Args:
         ledger: Where the references of created cards are kept: a path, or postgresql://…
-        allow_delete: Offer a tool that deletes cards for good.
+        allow_delete: Offer the tools whose effect nothing brings back: they delete cards, and archive lists.
         settle: How long the service may take to list a card whose response was lost.
     """
+    import atexit
+    import gc
+
     from boardclient._environment import reason_of
     from boardclient.credentials._profiles import folder
     from boardclient.integrations.mcp import make_server
@@ -138,4 +142,7 @@ async def mcp(
             place = error.filename or "this machine"
             raise UsageError(f"{place} can't hold the ledger ({reason_of(error)}): give --ledger") from None
     place = ledger or folder() / "mcp.ledger"
-    await make_server(client.session, place, allow_delete=allow_delete, settle=settle).run_stdio_async()
+    # The interpreter's last collection takes half a second with so many modules, and hosts wait for the end.
+    atexit.register(gc.freeze)
+    server = make_server(client.session, place, allow_delete=allow_delete, settle=settle, zone=zone)
+    await server.run_stdio_async()
