@@ -22,6 +22,7 @@ from boardclient._activities import Activity
 from boardclient._guards import GuardedLimiter
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import status_of
+from boardclient._transport._order import WriteOrder
 from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult, UsedConnection
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
@@ -49,6 +50,7 @@ class CallOptions:
             default.
         may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
             default: it may be written.
+        order: The order in which the request is written among others. None, the default: it does not matter.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
 
@@ -61,6 +63,7 @@ class CallOptions:
     is_of_run: bool = attrs.field(default=False, kw_only=True)
     is_single: bool = attrs.field(default=False, kw_only=True)
     may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
+    order: WriteOrder | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
     connection: UsedConnection | None = attrs.field(default=None, init=False)
     response_number: int = attrs.field(default=0, init=False)
@@ -312,6 +315,7 @@ class InFlightCalls:
             self._bind(loop, request)
         now = loop.time()
         context = CallContext(request, task, now, seconds, options or _NO_OPTIONS, task.cancelling())
+        context.order = context.options.order
         if seconds is not None:
             deadline = context.deadline = now + seconds
             if deadline < self._wake_at:
