@@ -150,6 +150,8 @@ class Sender:
             finally:
                 self.busy -= 1
                 self._responses.order.sending.discard(row)
+            if self._turns.earlier:
+                self._turns.end_earlier(row, failure, 200 if failure is None else None)
             if failure is None:
                 self._responses.record_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
             else:
