@@ -226,7 +226,7 @@ class Pace:
         self._permits.report(attempt, self._clock(), status, retry_after, seconds)
 
     def report_earlier(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Receive the result of an attempt that was in flight when `after_refusal` made this pace."""
+        """Receive the result of an attempt that `after_refusal` took over."""
         attempt = self._earlier.pop()
         self._permits.report(attempt, self._clock(), status, retry_after, seconds)
         self._permits.end(attempt)
