@@ -135,6 +135,13 @@ def proxy_of(url: str, *, allow_insecure: bool) -> str | None:
     return proxy if is_safe else None
 
 
+def variable_of_proxy(url: str) -> str:
+    """Return the name of the variable that names the proxy for an address, "" if there is none."""
+    scheme = urlsplit(url).scheme
+    names = [name for kind in (scheme, "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper())]
+    return next((name for name in names if os.environ.get(name)), "")
+
+
 def _is_in_network(host: str, networks: str) -> bool:
     """Return True if a host is an address of one of the networks, such as 10.0.0.0/8, among the entries of NO_PROXY."""
     for entry in networks.split(","):

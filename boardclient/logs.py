@@ -58,7 +58,14 @@ def shown_by_default(name: str) -> logging.Logger:
     return logger
 
 
-for _name in ("boardclient", "boardclient.calls", "boardclient.runs", "boardclient.transport", "boardclient.web"):
+for _name in (
+    "boardclient",
+    "boardclient.calls",
+    "boardclient.credentials",
+    "boardclient.runs",
+    "boardclient.transport",
+    "boardclient.web",
+):
     logging.getLogger(_name).addFilter(_keep_in_one_line)  # those of a logger are not those of its children
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO}

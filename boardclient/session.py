@@ -190,7 +190,7 @@ class AsyncSession:
         to unlock it, which may take 30 seconds.
 
         Args:
-            name: The address of a service, whose profile alone counts. None (default): as said above.
+            name: The address of a service or its host, whose profile alone counts. None (default): as said above.
             options: Those of `AsyncSession`, except `base_url`.
 
         Raises:

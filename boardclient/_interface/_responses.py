@@ -106,7 +106,7 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
         ApiError,
         "the proxy wants credentials",
         Effect.REJECTED,
-        advice="check proxy= or the proxy of the environment",
+        advice="give them in proxy=",
         ends_run=True,
     ),
     408: StatusMeaning(ApiError, "the service waited too long for the request"),

@@ -93,8 +93,6 @@ class ClientSessionTransport:
         outcome: TransportResult
         try:
             progress.connection = None
-            if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
-                progress.place = progress.order.enter()
             progress.begin_sending("handed")
             async with self._http.request(
                 method,
@@ -117,9 +115,6 @@ class ClientSessionTransport:
             known = outgoing and outgoing.received
             outcome = known or failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
-            if progress.place is not None:
-                progress.place.end()
-                progress.place = None
             PROGRESS.reset(tokens[0])
             OUTGOING.reset(tokens[1])
         progress.stage = "idle"
@@ -210,19 +205,13 @@ class OutgoingRequest(aiohttp.ClientRequest):
 
 
 async def _begin_sending(connection: Connection) -> None:
-    """Wait for the turn of a request and note that it is written now, or raise an exception if it may not be."""
-    protocol, progress = connection.protocol, PROGRESS.get()
-    place = None if progress is None else progress.place
-    is_fresh = isinstance(protocol, Protocol) and not protocol.responses
-    if place is not None:
-        await place.wait(is_fresh=is_fresh)
+    """Note that a request is written now, or raise an exception if it may not be."""
+    protocol = connection.protocol
     if isinstance(protocol, Protocol):
         await protocol.check_unused()
         protocol.awaits_response = True
-    if progress is not None:
+    if (progress := PROGRESS.get()) is not None:
         progress.begin_sending()
-    if place is not None:
-        place.note_written(is_fresh=is_fresh)
 
 
 def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:

@@ -16,6 +16,7 @@ import ssl
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -387,6 +388,8 @@ def _words_for(error: Exception) -> str:
     cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
     why = next((words for kind, words in _WHY if isinstance(error, kind)), "")
     why = why or next((words for kind, words in _WHY if isinstance(cause, kind)), "the exchange failed")
+    if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return f"the proxy wants credentials (status {error.status}), give them in proxy="
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"{why} (status {error.status})"
     if tls is not None:

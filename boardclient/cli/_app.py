@@ -30,9 +30,9 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("_service", "Run the embedded service, for trials and development."),
     "login": ("_account", "Sign in to a service, and keep the token."),
     "logout": ("_account", "Delete the token of a service from this machine."),
-    "auth": ("_account", "Show who is signed in, and print the token for other programs."),
+    "auth": ("_account", "Show who is signed in, switch services, and print the token for other programs."),
     "run": ("_account", "Run a program with the service and the token in its environment."),
-    "doctor": ("_account", "Check configuration, connection, TLS, token and clock."),
+    "doctor": ("_doctor", "Check configuration, connection, TLS, proxy, token, time zone and clock."),
     "whoami": ("_records", "Show the member whose token is used."),
     "board": ("_records", "Create and show boards."),
     "list": ("_records", "Create and archive lists."),
@@ -41,11 +41,14 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("_records", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
+    "request": ("_request", "Send any request, for what the commands do not cover."),
     "mcp": ("_service", "Serve the operations as tools for agents (MCP)."),
     "ledger": ("_journal", "Show how far an import by several workers is, or let its workers end."),
 }
 """The module of each command, and the line that the help of the program shows for it."""
 
+_FIELDS = re.compile(r"[a-z_]\w*(,\w+)*")
+"""Names of fields, and no method of HTTP and no path."""
 _SYNONYMS = (
     {"get", "show", "view", "read", "info"},
     {"create", "add", "new"},
@@ -58,12 +61,20 @@ _SYNONYMS = (
 
 
 class _Fields(click.ParamType[tuple[str, ...]]):
-    """The fields of `--json`, separated by commas: none stands for all. `names` are those that may be given, none allows any."""
+    """The fields of `--json`, separated by commas: none stands for all. `names` are those that may be given, none allows any.
+
+    With `takes_any`, whatever looks like names of fields is taken for them where it follows the option.
+    """
 
     name = "fields"
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], *, takes_any: bool = False) -> None:
         self.names = names
+        self._takes_any = takes_any
+
+    def follow(self, arg: str) -> bool:
+        """Return True if an argument that follows the option is its fields."""
+        return {*self.names}.issuperset(arg.split(",")) or (self._takes_any and _FIELDS.fullmatch(arg) is not None)
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the names of the fields."""
@@ -74,11 +85,11 @@ class _Fields(click.ParamType[tuple[str, ...]]):
         return wanted
 
 
-def _with_empty_json(args: Sequence[str], fields: set[str], with_value: set[str]) -> Iterator[str]:
+def _with_empty_json(args: Sequence[str], fields: _Fields, with_value: set[str]) -> Iterator[str]:
     """Yield arguments, with an empty value for a `--json` that no fields follow. `with_value` are the options that take one."""
     left = iter(zip(["", *args], args, [*args[1:], ""], strict=False))
     for before, arg, after in left:
-        is_alone = arg == "--json" and before not in with_value and not fields.issuperset(after.split(","))
+        is_alone = arg == "--json" and before not in with_value and not fields.follow(after)
         yield "--json=" if is_alone else arg
         if arg == "--":
             break
@@ -91,10 +102,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give `--json` an empty value unless fields of this command follow it: click would take any argument for them."""
         options = [param for param in self.params if isinstance(param, click.Option)]
-        fields = next((option.type.names for option in options if isinstance(option.type, _Fields)), None)
+        fields = next((option.type for option in options if isinstance(option.type, _Fields)), None)
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         try:
-            return super().parse_args(ctx, args if fields is None else [*_with_empty_json(args, {*fields}, with_value)])
+            return super().parse_args(ctx, args if fields is None else [*_with_empty_json(args, fields, with_value)])
         except click.NoSuchOption as error:
             if not any(error.option_name in param.opts for param in app.params):
                 raise
@@ -246,11 +257,11 @@ def _described(declaring: Callable[..., object] | type) -> tuple[str, dict[str, 
     return text, {name: {"help": " ".join(words.split())} for name, words in described}
 
 
-def json_option(*fields: str) -> Any:
-    """Declare `--json`, with these fields. Without any, all names are allowed."""
+def json_option(*fields: str, takes_any: bool = False) -> Any:
+    """Declare `--json`, with these fields. Without any, all names are allowed, and with `takes_any` also behind a blank."""
     among = f": {', '.join(fields)}" if fields else ""
     text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{among}."
-    return option("--json", type=_Fields(fields), metavar="[FIELDS]", help=text)
+    return option("--json", type=_Fields(fields, takes_any=takes_any), metavar="[FIELDS]", help=text)
 
 
 class Number(click.FloatRange):
@@ -280,7 +291,7 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
-def _zone(value: str) -> tzinfo:
+def read_zone(value: str) -> tzinfo:
     from boardclient.models import find_zone
 
     try:
@@ -319,7 +330,7 @@ board_argument: Any = argument("BOARD", shell_complete=_complete_board, help=_KN
 yes_option: Any = option(is_flag=True, help="Do not ask. Needed where nobody can answer.")
 timezone_option: Any = option(
     "--timezone",
-    type=_zone,
+    type=read_zone,
     metavar="ZONE",
     envvar="BOARDCLIENT_TIMEZONE",
     show_default="that of this machine",

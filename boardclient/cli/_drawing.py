@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections.abc import Sequence
@@ -48,32 +49,37 @@ def draw(
     stray: list[Card] = []
     for card in cards:
         held.get(card.list_id, stray).append(card)
-    panels = [_panel(item.name or item.id, held[item.id], item, zone, cards_per_list) for item in lists]
-    if stray:
-        panels.append(_panel("(list not shown)", stray, None, zone, cards_per_list))
     # rich takes a terminal of the type "dumb" for one of 80 columns, unless both are given.
     width, height = shutil.get_terminal_size()
-    console = Console(width=width, height=height, highlight=False, markup=False, emoji=False)
-    # An identifier that is broken can't be copied.
+    # An identifier that is broken or cut can't be copied: on a narrow terminal it has no frame around it.
     longest = max((cell_len(escape(item.id)) for items in (lists, cards) for item in items), default=0)
-    beside = max(1, min(len(panels), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
-    console.print(Columns(panels, padding=0, width=console.width // beside) if panels else "The board has no lists.")
+    is_framed = width >= _FRAME + longest
+    console = Console(width=max(width, longest), height=height, highlight=False, markup=False, emoji=False)
+    draw_list = functools.partial(_list, zone=zone, limit=cards_per_list, is_framed=is_framed)
+    drawn = [draw_list(item.name or item.id, held[item.id], item) for item in lists]
+    if stray:
+        drawn.append(draw_list("(list not shown)", stray, None))
+    beside = max(1, min(len(drawn), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
+    console.print(Columns(drawn, padding=0, width=console.width // beside) if drawn else "The board has no lists.")
 
 
-def _panel(name: str, cards: Sequence[Card], card_list: BoardList | None, zone: tzinfo | None, limit: int | None) -> Panel:
+def _list(
+    name: str, cards: Sequence[Card], card_list: BoardList | None, *, zone: tzinfo | None, limit: int | None, is_framed: bool
+) -> RenderableType:
     """Draw a list, or the cards that belong to none."""
     is_archived = card_list is not None and card_list.closed is True
     title = Text(escape(name), style="dim" if is_archived else "bold", overflow="ellipsis")
     title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
-    shown: list[RenderableType] = [_card(card, zone) for card in cards[:limit]] or [Text("no cards", style="dim")]
+    indent = "  " * is_framed
+    shown: list[RenderableType] = [_card(card, zone, indent) for card in cards[:limit]] or [Text("no cards", style="dim")]
     if len(cards) > len(shown):
         shown.append(Text(f"… and {len(cards) - len(shown):,} more", style="dim"))
     if card_list is not None:
         shown.insert(0, Text(escape(card_list.id), style="dim", overflow="ignore", no_wrap=True))
-    return Panel(Group(*shown), title=title, border_style="dim" if is_archived else "")
+    return Panel(Group(*shown), title=title, border_style="dim" if is_archived else "") if is_framed else Group(title, *shown, "")
 
 
-def _card(card: Card, zone: tzinfo | None) -> RenderableType:
+def _card(card: Card, zone: tzinfo | None, indent: str) -> RenderableType:
     name = Text(escape(card.name or card.id))
     for label, style in _labels(card):
         name.append(f" ●{label}", style=style)
@@ -86,7 +92,7 @@ def _card(card: Card, zone: tzinfo | None) -> RenderableType:
     first.add_column(ratio=1, overflow="fold")
     first.add_column(justify="right", no_wrap=True)
     first.add_row("•", name, due)
-    return Group(first, Text(f"  {escape(card.id)}", style="dim", overflow="ignore", no_wrap=True))
+    return Group(first, Text(f"{indent}{escape(card.id)}", style="dim", overflow="ignore", no_wrap=True))
 
 
 def _labels(card: Card) -> list[tuple[str, str]]:

@@ -118,13 +118,18 @@ def _has_color() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
+def _print(text: str, file: Any, **styles: Any) -> None:
+    """Print a line, escaped. One without a style has no escape sequences: click ends each line with one by default."""
+    click.secho(escape(text), file=file, color=_has_color(), **(styles or {"reset": False}))
+
+
 def out(text: str, *, bold: bool = False) -> None:
     """Print a line on standard output, escaped.
 
     Raises:
         OSError: the output is full or closed.
     """
-    click.secho(escape(text), file=sys.stdout, bold=bold, color=_has_color())
+    _print(text, sys.stdout, **({"bold": True} if bold else {}))
 
 
 def out_columns(*cells: str) -> None:
@@ -157,7 +162,7 @@ def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
 def note(text: str, *, fg: str | None = None) -> None:
     """Print a line on standard error, escaped. Errors in writing it are ignored."""
     with contextlib.suppress(OSError):
-        click.secho(escape(text), file=sys.stderr, fg=fg, color=_has_color())
+        _print(text, sys.stderr, **({"fg": fg} if fg else {}))
 
 
 def out_json(value: object) -> None:
@@ -213,6 +218,7 @@ _WORDS = {
     "auth_url": "the address of the token exchange (BOARDCLIENT_AUTH_URL, --auth-url)",
     "give ssl= a context that trusts its issuer": "set SSL_CERT_FILE to a file with the certificate of its issuer",
     "check proxy= or the proxy of the environment": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    "give them in proxy=": "give them in its variable, such as HTTPS_PROXY=http://user:password@proxy.example:3128",
     "board_id= does (docs/mistakes.md)": "--board does",
     "proxy must be": "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be",
 }
@@ -224,7 +230,8 @@ def in_words(error: Exception) -> str:
     text = str(error) or type(error).__name__
     for name, words in _WORDS.items():
         text = text.replace(name, words)
-    return text
+    has_all = any(name.upper() == "ALL_PROXY" and value for name, value in os.environ.items())  # few set it, and it counts last
+    return text.replace("HTTPS_PROXY, HTTP_PROXY", "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY") if has_all else text
 
 
 class CommandError(click.ClickException):

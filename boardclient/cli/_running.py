@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
@@ -15,13 +15,15 @@ import click
 
 import boardclient
 from boardclient import BoardClientError, Effect
-from boardclient._environment import proxy_of
+from boardclient._environment import proxy_of, reason_of
+from boardclient.cli._addresses import identifier_in, is_address
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note
 from boardclient.credentials import _profiles
 from boardclient.credentials._profiles import VARIABLES
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_QUOTES = tuple("\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb`")
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
 
 
@@ -44,16 +46,45 @@ class Settings(_profiles.Settings):
             credentials, base_url=url, timeout=self.timeout, allow_insecure=self.allow_insecure, proxy=proxy
         )
 
+    def of_profile(self, base_url: str) -> Settings:
+        """Return the settings of another service that has a profile, without those of the environment."""
+        profile = self.profiles.of(base_url)
+        return attrs.evolve(self, profile=profile, values={"base_url": base_url, **profile.client}, sources={})
+
+    def advice(self) -> str:
+        """Return what the user can do when the service refuses the credentials."""
+        key, token = VARIABLES["key"], VARIABLES["token"]
+        found = [variable for name, variable in (("token", token), ("key", key)) if _is_quoted(self.values.get(name, ""))]
+        if found:
+            return f"{' and '.join(found)} hold{'s' * (len(found) == 1)} quotation marks, which are sent: write it without them"
+        if self.token is not None:
+            return f"the credentials are those of {key} and {token}"
+        if "key" in self.values:
+            return f"the key is that of {key}, and the token that of the sign-in: unset {key}, or run boardclient login"
+        return "run boardclient login"
+
+    def with_advice(self, error: BoardClientError) -> NoCredentialsError:
+        """Return the error that ends a command whose credentials are refused."""
+        text, hint = in_words(error), self.advice()
+        return NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}")
+
     def variables(self, *names: str) -> dict[str, str]:
         """Return the variables that hold these settings in the environment, as far as they are known."""
         return {VARIABLES[name]: value for name in names if (value := self.get(name)) is not None}
 
 
-def advice() -> str:
-    """Return what the user can do when the service refuses the credentials."""
-    if os.environ.get(VARIABLES["token"]):
-        return f"the credentials are those of {VARIABLES['key']} and {VARIABLES['token']}"
-    return "run boardclient login"
+def kept_ledger(name: str) -> Path:
+    """Return the path of a ledger in the folder of the profiles, which is made if it is not there.
+
+    Raises:
+        UsageError: the folder can't be made.
+    """
+    try:
+        _profiles.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _profiles.folder() / name
+    except OSError as error:
+        place = error.filename or "this machine"
+        raise UsageError(f"{place} can't hold the ledger ({reason_of(error)}): give --ledger") from None
 
 
 def load(**chosen: str) -> Settings:
@@ -64,7 +95,16 @@ def load(**chosen: str) -> Settings:
     """
     options = dict(click.get_current_context().find_root().params)
     given = {name: url for name in ("base_url", "auth_url") if (url := options.pop(name))}
-    return Settings.found({**given, **chosen}, **options)
+    found = Settings.found({**given, **chosen}, **options)
+    for name in ("base_url", "auth_url"):
+        if _is_quoted(value := found.values.get(name, "")):
+            raise ValueError(f"{VARIABLES[name]} is {value}, with the quotation marks: write it without them")
+    return found
+
+
+def _is_quoted(value: str) -> bool:
+    """Return True if a value begins or ends with a quotation mark: Docker and systemd don't take them away as shells do."""
+    return value[:1] in _QUOTES or value[-1:] in _QUOTES
 
 
 @attrs.define
@@ -96,6 +136,16 @@ class Client:
         board, known = self.board if name is None else name, Names("board", self.settings.profile.boards)
         return known.find(board) if known.has_name(board) else board
 
+    async def board_of(self, value: str) -> str:
+        """Return the identifier in the pasted address of a board, and any other value as it is.
+
+        Raises:
+            UsageError: the service knows no part of the address, or several.
+        """
+        if not is_address(value) or Names("board", self.settings.profile.boards).has_name(value):
+            return value
+        return await identifier_in(value, "board", self.session.boards.lists)
+
     async def list_id(self, value: str) -> str:
         """Return the identifier of a list. Without a board the value must be one.
 
@@ -105,14 +155,17 @@ class Client:
         return of_lists(await self.session.boards.lists(self.board_id())).find(value) if self.board else value
 
     async def card_id(self, value: str) -> str:
-        """Return the identifier of a card. Without a board the value must be one.
+        """Return the identifier of a card. Without a board the value must be one, or the address of a card.
 
         Raises:
-            UsageError: the board has no such card, or several.
+            UsageError: the board has no such card, or several, or the service knows no part of the address.
         """
+        cards: list[boardclient.Card] = await self.session.boards.cards(self.board_id()) if self.board else []
+        if is_address(value) and value not in {card.name for card in cards}:
+            shown = [card.id for card in cards if card.url == value]
+            return shown[0] if len(shown) == 1 else await identifier_in(value, "card", self.session.cards.get)
         if not self.board:
             return value
-        cards: list[boardclient.Card] = await self.session.boards.cards(self.board_id())
         return Names("card", {card.id: card.name for card in cards}).find(value)
 
     def confirm(self, question: str, *, yes: bool) -> None:
@@ -213,18 +266,20 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
 
     async def in_session() -> None:
         client: Client | None = None
+        found: Settings | None = None
         try:
             found = load()
             async with found.session(found.credentials()) as session:
                 client = Client(session, found, board or "", stopping)
+                client = attrs.evolve(client, board=await client.board_of(client.board))
                 await work(client)
         except boardclient.NotFoundError as error:
             if board is None or client is None:
                 raise
             raise CommandError(f"{in_words(error)}{client.advice()}") from None
         except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-            text, hint = in_words(error), advice()
-            raise NoCredentialsError(text if text.endswith(hint) else f"{text}; {hint}") from None
+            assert found is not None  # noqa: S101 -- the settings raise neither
+            raise found.with_advice(error) from None
 
     run(in_session, stopping, writes=writes)
 

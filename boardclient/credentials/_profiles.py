@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -29,6 +30,7 @@ from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.credentials._stores import StoredToken, Token
 from boardclient.errors import CredentialError
+from boardclient.logs import shown_by_default
 
 VARIABLES: Final = {
     name: f"BOARDCLIENT_{name.upper()}"
@@ -40,6 +42,10 @@ _LOCK_SECONDS: Final = 30.0
 _KEYRING_SECONDS: Final = 30.0
 """How long the system's keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
 
+_QUIET_SECONDS: Final = 2.0
+"""How long it may take before a line says what is waited for."""
+
+_waits: Final = shown_by_default("boardclient.credentials")
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
 
 
@@ -140,6 +146,11 @@ class Profiles:
             why = error if isinstance(error, ValueError) else "it holds no profiles"
             return cls(problem=f"{path} can't be read ({why}): mend it, or delete it and sign in again")
 
+    @staticmethod
+    def is_named(url: str, name: str) -> bool:
+        """Return True if a name is an address of a service, or its host."""
+        return name.rstrip("/") == url or name in {urlsplit(url).netloc, urlsplit(url).hostname}
+
     def of(self, base_url: str) -> Profile:
         url = base_url.rstrip("/")
         return self.by_url.setdefault(url, Profile(base_url=url))
@@ -204,7 +215,10 @@ def _keyring(call: str, *arguments: str) -> Any:
 
     thread = threading.Thread(target=ask, daemon=True)  # which no end of the process waits for
     thread.start()
-    thread.join(_KEYRING_SECONDS)
+    thread.join(min(_QUIET_SECONDS, _KEYRING_SECONDS))
+    if thread.is_alive():
+        _waits.warning("waiting for the system's keyring, which may ask you to unlock it (%.0f s at most)", _KEYRING_SECONDS)
+        thread.join(max(0.0, _KEYRING_SECONDS - _QUIET_SECONDS))
     if failed:
         raise CredentialError(f"the system's keyring can't be used: {failed[0]}") from None
     if not found:
@@ -450,9 +464,10 @@ def for_session(name: str | None) -> tuple[str, CredentialProvider]:
         settings = Settings.found({})
     else:
         profiles = Profiles.read()
-        known = profiles.by_url.get(name.rstrip("/"))
-        if known is None:
+        found = [profile for url, profile in profiles.by_url.items() if profiles.is_named(url, name)]
+        if len(found) != 1:
             why = profiles.problem or f"there are {', '.join(profiles.by_url) or 'none'}"
             raise ValueError(f"there is no profile of {name} ({why}): run boardclient --base-url {name} login")
+        (known,) = found
         settings = Settings(profile=known, profiles=profiles, values={"base_url": known.base_url, **known.client})
     return settings.base_url, settings.credentials()

@@ -14,6 +14,7 @@ import threading
 import types
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -24,6 +25,7 @@ from import_helpers import into, names, summary
 from waiting import SECONDS
 
 from boardclient import FileTokenStore
+from boardclient.cli._commands import _account
 from boardclient.testing import BoardService, assert_no_secrets
 
 
@@ -264,6 +266,26 @@ def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardServi
     board_service.rules.expire_tokens()
     assert record(cli("auth", "status").out)["accepted"] == "false"
     cli("whoami").fails(4, "run boardclient login")
+
+
+def test_a_sign_in_says_that_it_waits_for_a_token(cli, board_service: BoardService, monkeypatch) -> None:
+    """A user who has forgotten to give one sees why nothing happens."""
+    said, real = threading.Event(), _account.note
+
+    def note(text: str) -> None:
+        real(text)
+        said.set()
+
+    class Waiting(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            said.wait()
+            return super().readline(size)
+
+    monkeypatch.setattr(_account, "note", note)
+    monkeypatch.setattr(_account, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Waiting(board_service.token.encode())))
+    code, _, err = cli("login", "--with-token")
+    assert (code, err.splitlines()[0]) == (0, "waiting for the access token on standard input, a line of text")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32-be", "latin-1"])
@@ -561,6 +583,142 @@ def test_doctor_takes_no_other_server_for_the_service(cli, board_service: BoardS
     assert result.code == 1
     assert findings(result.out)["connection"] == "wrong"
     assert "token" not in findings(result.out)
+
+
+PAGE = b"<!doctype html><html><head><style>p{}</style></head><body><h1>Hotel &amp; Wi-Fi</h1><p>Sign in</p></body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (200, PAGE, "responds with a page, and not as the service does ('Hotel & Wi-Fi Sign in'): check the address ("),
+        (404, PAGE, "responds with a page, and not as the service does (status 404, 'Hotel & Wi-Fi Sign in'): check the address"),
+        (
+            404,
+            b"",
+            "is not where the service is (status 404, an empty body): check the address (BOARDCLIENT_BASE_URL, --base-url)",
+        ),
+        (200, b"OK " * 50, "is not where the service is ('OK OK"),
+        (502, PAGE, "(status 502, 'Hotel & Wi-Fi Sign in')"),
+        (502, b"{}", "the service failed"),
+    ],
+)
+def test_doctor_shows_the_first_words_of_what_is_not_the_service(
+    cli, board_service, status: int, body: bytes, words: str
+) -> None:
+    """A portal, a page of an error, or another server is at the address."""
+    board_service.faults.add(board_service.faults.foreign_body(body, "text/html", status), "members.me")
+    code, out, _ = cli("doctor")
+    assert (code, findings(out)["connection"]) == (1, "wrong")
+    assert words in out
+    assert f"connection\twrong\t{board_service.base_url}" in out or status == 502
+
+
+def test_doctor_says_that_quotation_marks_belong_to_the_value(cli, board_service, monkeypatch) -> None:
+    """Docker and systemd leave them in the variables that they read from a file."""
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", f'"{board_service.token}"')
+    code, out, _ = cli("doctor")
+    assert (code, board_service.token in out) == (4, False)
+    assert "token\twrong\trefused; BOARDCLIENT_TOKEN holds quotation marks, which are sent: write it without them" in out
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", "'https://board.example'")
+    words = "BOARDCLIENT_BASE_URL is 'https://board.example', with the quotation marks: write it without them"
+    assert f"configuration\twrong\t{words}" in cli("doctor").out
+    cli("whoami").fails(2, words)
+
+
+def test_doctor_checks_the_token_exchange(cli, board_service: BoardService, monkeypatch) -> None:
+    """Nothing that is secret is sent there."""
+    monkeypatch.setenv("BOARDCLIENT_AUTH_URL", board_service.auth_url)
+    monkeypatch.setenv("BOARDCLIENT_CLIENT_SECRET", board_service.client_secret)
+    code, out, _ = cli("doctor")
+    assert (code, findings(out)["auth_url"], board_service.calls[-1].body) == (0, "ok", None)
+    for url, words in (
+        ("board.example", "'board.example' (BOARDCLIENT_AUTH_URL): it must be an absolute http or https URL"),
+        ("http://127.0.0.1:1", "no connection to 127.0.0.1:1"),
+        (board_service.auth_url, "exchanges no tokens (status 404, an empty body): check the address (BOARDCLIENT_AUTH_URL, "),
+    ):
+        board_service.faults.add(board_service.faults.foreign_body(b"", status=404), "token.exchange")
+        monkeypatch.setenv("BOARDCLIENT_AUTH_URL", url)
+        code, out, _ = cli("doctor")
+        assert (code, findings(out)["auth_url"]) == (1, "wrong")
+        assert words in out
+
+
+def test_doctor_checks_the_time_zone(cli, monkeypatch) -> None:
+    monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Europe/Berlin")
+    assert "timezone\tok\tdates without an offset are in Europe/Berlin (BOARDCLIENT_TIMEZONE), where it is " in cli("doctor").out
+    monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Berlin")
+    code, out, _ = cli("doctor")
+    assert code == 1
+    assert "timezone\twrong\tBOARDCLIENT_TIMEZONE: 'Berlin' is no time zone; names are like Europe/Berlin or UTC" in out
+
+
+def test_a_wrong_key_beside_the_token_of_a_sign_in_says_which_variable(oauth_cli, browser, monkeypatch) -> None:
+    assert oauth_cli("login").code == 0
+    monkeypatch.setenv("BOARDCLIENT_KEY", "another")
+    words = (
+        "the key is that of BOARDCLIENT_KEY, and the token that of the sign-in: unset BOARDCLIENT_KEY, or run boardclient login"
+    )
+    assert f"token\twrong\trefused; {words}" in oauth_cli("doctor").out
+    oauth_cli("whoami").fails(4, words)
+
+
+# --- several services
+
+
+@pytest.fixture
+def two(bare_cli, board_service: BoardService, monkeypatch) -> Iterator[BoardService]:
+    """Sign in to two services, the second of which is the current one, and give that one."""
+    with BoardService() as other:
+        for service in (board_service, other):
+            monkeypatch.setattr(sys, "stdin", stdin_of(service.token.encode()))
+            monkeypatch.setenv("BOARDCLIENT_KEY", service.key)
+            assert bare_cli("--base-url", service.base_url, "login", "--with-token").code == 0
+        monkeypatch.delenv("BOARDCLIENT_KEY")
+        yield other
+
+
+def test_the_status_lists_each_service(bare_cli, two: BoardService, board_service: BoardService) -> None:
+    """That which commands use comes first. Its state alone decides on the exit code."""
+    code, out, _ = bare_cli("auth", "status")
+    services = [line.split("\t")[1] for line in out.splitlines() if line.startswith("service\t")]
+    assert (code, services) == (0, [two.base_url, board_service.base_url])
+    board_service.rules.expire_tokens()
+    code, out, _ = bare_cli("auth", "status", "--json")
+    found = json.loads(out)
+    assert (code, found["service"], found["accepted"]) == (0, two.base_url, True)
+    assert [(one["service"], one["current"], one["accepted"]) for one in found["profiles"]] == [
+        (two.base_url, True, True),
+        (board_service.base_url, False, False),
+    ]
+    two.faults.add(two.faults.status(503), "members.me")
+    assert bare_cli("--timeout", "0.2", "--base-url", board_service.base_url, "auth", "status").code == 4
+    code, out, _err = bare_cli("--timeout", "0.2", "auth", "status", "--json")
+    assert (code, json.loads(out)["accepted"]) == (1, None)
+
+
+def test_the_status_names_what_is_known_where_nobody_is_signed_in(bare_cli, two: BoardService, monkeypatch) -> None:
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://board.example")
+    code, out, err = bare_cli("auth", "status", "--json")
+    found = json.loads(out)
+    assert (code, found["service"], found["accepted"], len(found["profiles"])) == (4, "https://board.example", False, 2)
+    assert "not signed in to https://board.example" in err
+
+
+def test_a_service_of_several_is_chosen(bare_cli, two: BoardService, board_service: BoardService, monkeypatch) -> None:
+    """By its address, by its host, and without a word if there are two."""
+    for words, service in (
+        ([], board_service),
+        ([], two),
+        ([f"{board_service.base_url}/"], board_service),
+        ([two.base_url.removeprefix("http://")], two),
+    ):
+        assert bare_cli("auth", "switch", *words) == (0, f"service\t{service.base_url}\n", "")
+        assert json.loads(bare_cli("auth", "status", "--json").out)["service"] == service.base_url
+    bare_cli("auth", "switch", "board.example").fails(2, "there is no sign-in to board.example: signed in to ")
+    bare_cli("auth", "switch", "127.0.0.1").fails(2, "which one: signed in to http://127.0.0.1:")
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", two.base_url)
+    assert "BOARDCLIENT_BASE_URL is set: commands use it in place of this choice" in bare_cli("auth", "switch").err
 
 
 def test_doctor_compares_the_clocks(cli, board_service: BoardService) -> None:

@@ -61,9 +61,18 @@ def test_a_reference_gets_one_card(cli, board_service: BoardService, board, tmp_
     code, _, err = cli(*line, *place, "--board", board.board, "--desc", "now")
     assert code == 2
     assert "another desc" in err
-    for wrong in (place, [*place[:2], "--board", board.board], [*place[2:], "--board", board.board]):
-        code, _, err = cli(*line, *wrong)
-        assert (code, "--reference needs --ledger and --board" in err) == (2, True)
+    cli(*line, *place).fails(2, "--reference needs --board")
+    cli(*line, *place[:2], "--board", board.board).fails(2, "--ledger needs --reference")
+    assert len(board_service.rules.cards) == 1
+
+
+@pytest.mark.full  # SQLAlchemy
+def test_references_have_a_default_place(cli, board_service: BoardService, board, tmp_path) -> None:
+    """It is beside the profiles, and the folder of these is made if need be."""
+    line = ["card", "create", "Fix", "--list", "To Do", "--board", board.board, "--reference", "t1"]
+    first, again = cli(*line), cli(*line)
+    assert (first.code, fields(first.out)["id"]) == (0, fields(again.out)["id"])
+    assert (tmp_path / "config" / "boardclient" / "cards.ledger").exists()
     assert len(board_service.rules.cards) == 1
 
 

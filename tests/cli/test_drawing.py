@@ -93,6 +93,23 @@ def test_an_identifier_is_never_broken_or_cut(shown: Draw, width: int) -> None:
     assert max(len(line) for line in lines) in range(width - 2, width + 1)
 
 
+@pytest.mark.parametrize("width", [10, 30, 50])
+def test_an_identifier_is_whole_where_no_frame_has_room(shown: Draw, width: int) -> None:
+    """It has a line of its own, with nothing beside it."""
+    lines = shown([{"id": "l" * 24, "name": "To Do"}], [{"id": "c" * 45, "name": "n" * 200, "idList": "l" * 24}], columns=width)
+    assert {"l" * 24, "c" * 45} <= {line.rstrip() for line in lines.splitlines()}
+    assert "│" not in lines
+
+
+def test_a_plain_line_has_no_escape_sequence(on_a_terminal, board_service: BoardService, board, csv_file, monkeypatch) -> None:
+    """On a terminal with colours, too: only what is bold or coloured has any."""
+    monkeypatch.delenv("NO_COLOR")
+    path = csv_file("name\nA\n")
+    assert on_a_terminal("import", path, "--board", board.board, "--list", "Done").count("\x1b") == 0
+    assert "\x1b" not in on_a_terminal("auth", "token")
+    assert on_a_terminal("whoami").startswith("\x1b[1mmember\x1b[0m\n")
+
+
 @pytest.mark.parametrize(("width", "beside"), [(20, 1), (65, 2), (200, 4)])
 def test_lists_share_the_width_of_the_terminal(shown: Draw, width: int, beside: int) -> None:
     lines = shown([{"id": f"l{number}", "name": f"L{number}"} for number in range(4)], [], columns=width).splitlines()

@@ -21,18 +21,19 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         seen = self.seen = list[str]()
+        self.status = 200
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 seen.append(self.path.partition("?")[0])
-                self.send_response(200)
+                self.send_response(self.server.status)
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
                 self.wfile.write(b'{"id": "m1"}')
 
             def do_CONNECT(self) -> None:
                 seen.append(f"{self.path} {self.headers.get('Proxy-Authorization', '')}".strip())
-                self.send_error(503)
+                self.send_error(503 if self.server.status == 200 else self.server.status)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -103,13 +104,13 @@ def test_doctor_names_the_proxy_without_its_password(bare_cli, proxy: _Server, m
     code, out, err = bare_cli("--allow-insecure", "doctor")
     assert code == 0
     place = f"through the proxy http://127.0.0.1:{proxy.server_port}"
-    assert f"http://board.invalid responds {place}" in out
+    assert f"http://board.invalid responds {place} (http_proxy)" in out
     assert_no_secrets(out + err, secrets=["pass-of-proxy"])
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://board.invalid")
     monkeypatch.setenv("https_proxy", os.environ["http_proxy"])
     code, out, err = bare_cli("doctor")
     assert code == 1
-    assert f"the proxy refused, check HTTPS_PROXY, HTTP_PROXY and NO_PROXY (status 503) {place}" in out
+    assert f"{place} (https_proxy): GET /1/members/me: no connection to board.invalid: the proxy refused, check HTTPS_" in out
     assert proxy.seen[-1].startswith("board.invalid:443 Basic ")
     assert_no_secrets(out + err, secrets=["pass-of-proxy"])
 
@@ -118,6 +119,31 @@ def test_a_proxy_that_can_t_be_used_is_named_as_the_command_line_knows_it(bare_c
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://board.invalid")
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1080")
     bare_cli("whoami").fails(2, "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be an http or https URL")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("variable", ["all_proxy", "HTTP_PROXY"])
+def test_doctor_says_that_a_proxy_wants_credentials(bare_cli, proxy: _Server, monkeypatch, scheme: str, variable: str) -> None:
+    """And which variable names it, also where that is the one for all addresses."""
+    proxy.status = 407
+    variable = variable.replace("HTTP", scheme.upper())
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", f"{scheme}://board.invalid")
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.server_port}")
+    code, out, _err = bare_cli("--allow-insecure", "doctor")
+    assert code == 1
+    assert f"({variable}): GET /1/members/me: " in out
+    assert "the proxy wants credentials" in out
+    assert "give them in its variable, such as HTTPS_PROXY=http://user:password@proxy.example:3128" in out
+    assert "proxy=" not in out.replace("HTTPS_PROXY=", "")
+
+
+def test_a_variable_for_all_proxies_is_named_where_it_is_the_cause(bare_cli, proxy: _Server, monkeypatch) -> None:
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://board.invalid")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    bare_cli("whoami").fails(1, "the proxy can't be reached, check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY")
+    monkeypatch.setenv("ALL_PROXY", "socks5h://127.0.0.1:1")
+    bare_cli("whoami").fails(2, "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) must be an http or https URL")
+    assert "through the proxy socks5h://127.0.0.1:1 (ALL_PROXY): the proxy of the environment" in bare_cli("doctor").out
 
 
 def test_credentials_of_netrc_are_not_sent(bare_cli, proxy: _Server, tmp_path: Path, monkeypatch) -> None:
@@ -150,6 +176,9 @@ def test_an_issuer_that_is_not_known_is_named_with_the_variable_that_helps(
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.handle_error = lambda *_: None
     monkeypatch.setenv("BOARDCLIENT_TOKEN", "t")
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+    found = bare_cli("doctor")  # plain http at a port of TLS
+    assert f"the port speaks TLS: the address begins with https, https://127.0.0.1:{server.server_port}" in found.out
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", f"https://127.0.0.1:{server.server_port}")
     for command in ("whoami", "doctor"):
         code, out, err = bare_cli(command)

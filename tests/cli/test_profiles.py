@@ -190,6 +190,7 @@ def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, si
     never = threading.Event()
     foreign_keyring.get_password = lambda service, name: never.wait()
     cli("whoami").fails(4, "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n")
+    assert "waiting for the system's keyring, which may ask you to unlock it" in cli("whoami").err
     assert cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     assert cli("whoami").code == 0

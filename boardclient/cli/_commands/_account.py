@@ -1,4 +1,4 @@
-"""The commands on credentials and configuration: login, logout, auth status, and the checks of doctor."""
+"""The commands on credentials: login, logout, auth, and run, which gives them to another program."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime
+import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import boardclient
 from boardclient.cli._app import Group, argument, option
-from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, local, note, out, out_table, show
+from boardclient.cli._output import UsageError, in_words, local, note, out, show
 
 if TYPE_CHECKING:
-    from boardclient.cli._running import Client, Settings
+    from boardclient.cli._running import Settings
 
 commands = Group("account")
 
-_WORST_CLOCK_SECONDS = 60.0
+_QUIET_SECONDS = 1.0
+"""How long a token is waited for before a line says so."""
 
 
 @commands.runs("login", "signed in", "service", "account", "kept_in", needs="settings")
@@ -81,7 +82,10 @@ def _read_token() -> str:
 
     if sys.stdin.isatty():
         note("Paste the access token, and press Enter.")
-    with handled_by(signal.SIG_DFL):
+    said = threading.Timer(_QUIET_SECONDS, note, ["waiting for the access token on standard input, a line of text"])
+    with handled_by(signal.SIG_DFL), contextlib.ExitStack() as stack:
+        stack.callback(said.cancel)
+        said.start()
         line = sys.stdin.buffer.readline()
     # What follows the line feed in UTF-16 is not read.
     encoding = "utf-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
@@ -111,20 +115,77 @@ async def logout(settings: Settings) -> Mapping[str, Any]:
 auth = commands.part("auth")
 
 
-@auth.runs("status", None, "service", "account", "kept_in", "ends", "accepted")
-async def auth_status(client: Client, fields: tuple[str, ...] | None) -> None:
-    """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
-    settings = client.settings
-    record: dict[str, Any] = {"service": settings.base_url, "kept_in": settings.place, "ends": None}
-    if settings.token is None:
-        stored = await settings.profile.token_store().read(settings.profile.base_url)
-        record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
+_STATUS = ("service", "account", "kept_in", "ends", "accepted")
+
+
+@auth.runs("status", None, *_STATUS, "profiles", needs="settings")
+async def auth_status(settings: Settings, fields: tuple[str, ...] | None) -> None:
+    """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not.
+
+    The other services to which this machine is signed in follow: boardclient auth switch chooses one of them.
+    """
+    import asyncio
+
+    kept = [profile.base_url for profile in settings.profiles.by_url.values() if profile.kept_in]
+    others = [settings.of_profile(url) for url in kept if url != settings.profile.base_url]
+    checked = await asyncio.gather(*map(_checked, [settings, *others]))
+    (record, error), *rest = checked
+    if fields is not None:
+        profiles = [{**one, "current": one is record} for one, _ in checked if one is not record or settings.profile.kept_in]
+        show("", {**record, "profiles": profiles}, fields)
+    else:
+        show("signed in" if record["accepted"] else "not signed in", record)
+        for other, problem in rest:
+            title = "signed in as well" if other["accepted"] else "not signed in any more"
+            show(title if problem is None or other["accepted"] is False else f"not known: {in_words(problem)}", other)
+    if error is not None:
+        raise error
+
+
+async def _checked(settings: Settings) -> tuple[dict[str, Any], Exception | None]:
+    """Return what is known of one sign-in, and why the service does not accept it."""
+    record: dict[str, Any] = dict.fromkeys(_STATUS) | {"service": settings.base_url, "accepted": False}
     try:
-        record["account"] = _name_of(await client.session.members.me())
-    except (boardclient.AuthenticationError, boardclient.CredentialError):
-        show("not signed in", {**record, "account": None, "accepted": False}, fields)
-        raise
-    show("signed in", {**record, "accepted": True}, fields)
+        credentials = settings.credentials()
+        record["kept_in"] = settings.place
+        if settings.token is None:
+            stored = await settings.profile.token_store().read(settings.profile.base_url, service=settings.profile.base_url)
+            record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
+        async with settings.session(credentials) as session:
+            record["account"] = _name_of(await session.members.me())
+    except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
+        return record, settings.with_advice(error)
+    except boardclient.BoardClientError as error:
+        return record | {"accepted": None}, error
+    return record | {"accepted": True}, None
+
+
+@auth.runs("switch", "service switched", "service", needs="nothing")
+async def auth_switch(service: str | None = argument("[SERVICE]", required=False)) -> Mapping[str, Any]:
+    """Choose the service that commands use without an address, among those to which this machine is signed in.
+
+    \b
+    Examples:
+      boardclient auth switch board.example
+      boardclient auth switch                 # to the other one of two
+
+    Args:
+        service: The address of a service, or its host. Without it, the other one of two.
+    """
+    from boardclient.credentials._profiles import VARIABLES, changed_profiles
+
+    with changed_profiles() as profiles:
+        signed_in = [url for url, profile in profiles.by_url.items() if profile.kept_in]
+        others = [url for url in signed_in if url != profiles.current]
+        named = others if service is None else [url for url in signed_in if profiles.is_named(url, service)]
+        if len(named) != 1:
+            what = "which one" if service is None or named else f"there is no sign-in to {service}"
+            known = f"signed in to {', '.join(signed_in) or 'none'}"
+            raise UsageError(f"{what}: {known}; sign in to another one with: boardclient --base-url URL login")
+        profiles.current = named[0]
+    if os.environ.get(VARIABLES["base_url"], "").strip():
+        note(f"{VARIABLES['base_url']} is set: commands use it in place of this choice", fg="yellow")
+    return {"service": named[0]}
 
 
 @auth.runs("token", None, "token", needs="settings")
@@ -176,70 +237,3 @@ async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
     except OSError as error:
         note(f"boardclient: error: can't run {command[0]}: {error.strerror}")
         raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
-
-
-@commands.runs("doctor", None, "versions", "configuration", "credentials", "connection", "token", "clock", needs="nothing")
-async def doctor(fields: tuple[str, ...] | None) -> None:
-    """Check configuration, connection, TLS, token and clock, and show versions.
-
-    Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.
-    """
-    checks = [check async for check in _checks()]
-    if fields is None:
-        out_table(checks, "check", "state", "found")
-    else:
-        show("", {name: {"state": state, "found": text} for name, state, text in checks}, fields)
-    wrong = {name for name, state, _ in checks if state == "wrong"}
-    if wrong - {"credentials", "token"}:
-        raise CommandError("something is wrong")
-    if wrong:
-        raise NoCredentialsError("there are no credentials that the service accepts")
-
-
-async def _checks() -> AsyncIterator[tuple[str, str, str]]:
-    """Yield the name of each check, "ok", "warning" or "wrong", and what was found, or what to do."""
-    import importlib.metadata
-    import platform
-    from email.utils import parsedate_to_datetime
-    from urllib.parse import urlsplit
-
-    from boardclient._environment import proxy_of
-    from boardclient.cli._running import advice, load
-    from boardclient.credentials._profiles import folder
-
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
-    yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"
-    try:
-        settings = load()
-    except ValueError as error:
-        yield "configuration", "wrong", str(error)
-        return
-    sources = ", ".join(f"{name} ({source})" for name, source in settings.sources.items())
-    problem = settings.profiles.problem
-    yield "configuration", "warning" if problem else "ok", f"{sources}; {problem or f'files in {folder()}'}"
-    try:
-        credentials = settings.credentials()
-        yield "credentials", "ok", f"from {settings.place}"
-    except boardclient.CredentialError as error:
-        yield "credentials", "wrong", str(error)
-        credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
-    headers: Mapping[str, str] = {}
-    tls = ", and its certificate is valid" if settings.base_url.startswith("https") else ""
-    proxy = urlsplit(proxy_of(settings.base_url, allow_insecure=settings.allow_insecure) or "")
-    through = f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]}" if proxy.netloc else ""
-    found = [("connection", "ok", f"{settings.base_url} responds{through}{tls}"), ("token", "ok", "accepted")]
-    try:
-        async with settings.session(credentials) as session:
-            response = await session.with_options(retry=None).request("GET", "/1/members/me")
-            headers = response.headers
-            response.read(boardclient.Member)  # a success of another server, such as a page, proves nothing
-    except (boardclient.AuthenticationError, boardclient.ConsentRequired) as error:
-        headers, found[1] = getattr(error, "headers", headers), ("token", "wrong", f"refused; {advice()}")
-    except (boardclient.BoardClientError, ValueError) as error:
-        headers, found = getattr(error, "headers", headers), [("connection", "wrong", f"{in_words(error)}{through}")]
-    for finding in found:
-        yield finding
-    with contextlib.suppress(LookupError, ValueError, TypeError):  # it sends no date, or another form
-        ahead = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
-        state = "warning" if abs(ahead) > _WORST_CLOCK_SECONDS else "ok"
-        yield "clock", state, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the service's"

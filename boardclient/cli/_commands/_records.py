@@ -172,30 +172,35 @@ async def card_create(
     zone: tzinfo | None = timezone_option,
     pos: str | None = option(type=click.Choice(["top", "bottom"])),
     reference: str | None = option(metavar="R"),
-    ledger: str | None = option(metavar="PLACE"),
+    ledger: str | None = option(metavar="PLACE", show_default="cards.ledger in the folder of the profiles"),
 ) -> Mapping[str, Any]:
     """Create a card in a list. With --board it is looked up there if the response is lost, and not created twice.
 
-    With --reference and --ledger the same line again, in whatever process, shows the same card.
+    With --reference the same line again, in whatever process, shows the same card.
 
     \b
     Examples:
       boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
-      boardclient card create "Fix the login" --board Roadmap --list "To Do" --reference ticket-4711 --ledger cards.ledger
+      boardclient card create "Fix the login" --board Roadmap --list "To Do" --reference ticket-4711
 
     Args:
         name: The card's name.
         desc: The description.
         due: The due date, such as 2027-01-31 or 2027-01-31T17:00:00+01:00.
         pos: The position in the list.
-        reference: What the card is for: the same reference never gets two. It needs --ledger and --board.
+        reference: What the card is for: the same reference never gets two. It needs --board.
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
+    from boardclient.cli._running import kept_ledger
     from boardclient.events import BulkProgress
     from boardclient.models import read_date
 
-    if (reference is None) is not (ledger is None) or (reference is not None and not client.board_id()):
-        raise UsageError("--reference needs --ledger and --board")
+    if reference is None and ledger is not None:
+        raise UsageError("--ledger needs --reference")
+    if reference is not None and not client.board_id():
+        raise UsageError("--reference needs --board")
+    if reference is not None and ledger is None:
+        ledger = str(kept_ledger("cards.ledger"))
     try:
         due_at = None if due is None else read_date(due, zone)
     except ValueError as error:

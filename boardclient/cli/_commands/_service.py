@@ -131,17 +131,10 @@ async def mcp(
     import atexit
     import gc
 
-    from boardclient._environment import reason_of
-    from boardclient.credentials._profiles import folder
+    from boardclient.cli._running import kept_ledger
     from boardclient.integrations.mcp import make_server
 
-    if ledger is None:
-        try:
-            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            place = error.filename or "this machine"
-            raise UsageError(f"{place} can't hold the ledger ({reason_of(error)}): give --ledger") from None
-    place = ledger or folder() / "mcp.ledger"
+    place = ledger or kept_ledger("mcp.ledger")
     # The interpreter's last collection takes half a second with so many modules, and hosts wait for the end.
     atexit.register(gc.freeze)
     server = make_server(client.session, place, allow_delete=allow_delete, settle=settle, zone=zone)
