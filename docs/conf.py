@@ -219,6 +219,19 @@ def _in_short(
     return short(signature), short(returns)
 
 
+def _markdown_beside_html(app: Any, failure: Exception | None) -> None:
+    """Write the source of each page beside it, as agents read it. The reference is made from docstrings, and has none.
+
+    https://llmstxt.org proposes that a page has its Markdown at an address like its own.
+    """
+    if failure is None:
+        for page in app.env.found_docs:
+            if not page.startswith("reference/"):
+                target = Path(app.outdir, f"{page}.md")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(Path(app.srcdir, f"{page}.md").read_bytes())
+
+
 def setup(app: Any) -> None:
     """Let Sphinx call the functions above. Markdown becomes reStructuredText before napoleon reads it."""
     app.connect("source-read", _with_drawings)
@@ -228,3 +241,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", _linked, priority=600)
     app.connect("missing-reference", _found_by_its_end)
     app.connect("html-page-context", _breakable)
+    app.connect("build-finished", _markdown_beside_html)
