@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_host import LARGE, Host, result_of
+from mcp_host import LARGE, SECONDS, Host, result_of
+from waiting import until
 
 from boardclient.integrations.mcp._stdio import read_message
 from boardclient.testing import BoardService, SeededBoard, faults
@@ -165,7 +166,7 @@ async def test_a_host_that_is_gone_ends_the_server(service: BoardService, tmp_pa
         transport: Any = host.process._transport  # type: ignore[attr-defined]  # -- the one way to close a pipe that is read
         transport.get_pipe_transport(1).close()
         await host.begin_tool("me")
-        assert await asyncio.wait_for(host.process.wait(), 60) == 0
+        assert await asyncio.wait_for(host.process.wait(), SECONDS) == 0
 
 
 async def test_a_host_that_does_not_read_holds_up_no_signal(service: BoardService, board: SeededBoard, tmp_path: Path) -> None:
@@ -178,9 +179,9 @@ async def test_a_host_that_does_not_read_holds_up_no_signal(service: BoardServic
             await host.begin_tool("board_cards", board_id=board.id)
         await service.received("boards.cards")
         host.process.send_signal(signal.SIGTERM)
-        ended = await asyncio.wait_for(host.process.wait(), 60)
+        await until(lambda: host.process.returncode is not None, pause=0.01)  # `wait` waits for the end of the output as well
         transport.get_pipe_transport(1).resume_reading()
-        assert ended == 143
+        assert host.process.returncode == 143
 
 
 async def test_a_host_that_asks_for_progress_hears_of_it(service: BoardService, board: SeededBoard, tmp_path: Path) -> None:

@@ -42,12 +42,14 @@ class Advice:
 
     Args:
         not_found: What to do if an identifier is unknown.
+        still_not_found: What to do if it is unknown again.
         can_repeat: Whether a second call does no harm if the first may have been done.
         is_reading: Whether it changes nothing.
         unknown: What to do if it may have been done, and a second call may do harm.
     """
 
     not_found: str
+    still_not_found: str = f"These identifiers are unknown to the service, or this token may not see them. {_TELL}."
     can_repeat: bool = True
     is_reading: bool = False
     unknown: str = ""
@@ -102,7 +104,7 @@ def shown(result: Result) -> CallToolResult:
 def _next_step(error: errors.BoardClientError, advice: Advice, tries: int, moment: str | None) -> str:
     # Who is to act, in this order: the user, whose credentials or ledger are at fault; the agent, whose arguments are; nobody,
     # since it was done; and the agent again, by the same call, as long as that may help.
-    if (found := _for_user(error)) or (found := _for_arguments(error, advice)):
+    if (found := _for_user(error)) or (found := _for_arguments(error, advice, tries)):
         return found
     if error.effect is Effect.DONE:
         return (
@@ -135,7 +137,7 @@ def _for_user(error: errors.BoardClientError) -> str:
     return ""
 
 
-def _for_arguments(error: errors.BoardClientError, advice: Advice) -> str:
+def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -> str:
     """Return what to do if other arguments help, or ""."""
     if isinstance(error, ValueError):  # an identifier that can't stand in a path
         return CORRECT
@@ -146,10 +148,9 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice) -> str:
             "A reference stands for one card: for a new card take a new reference, for the same card the arguments of the first "
             f"call. If the error is about the ledger itself: {_TELL.lower()}."
         )
-    if isinstance(error, errors.NotFoundError) and error.effect is Effect.REJECTED:
-        return advice.not_found
-    if type(error) is errors.BoardClientError and error.effect is Effect.NOT_SENT:  # a list of another board
-        return advice.not_found
+    is_elsewhere = type(error) is errors.BoardClientError and error.effect is Effect.NOT_SENT  # a list of another board
+    if is_elsewhere or (isinstance(error, errors.NotFoundError) and error.effect is Effect.REJECTED):
+        return advice.not_found if tries == 1 else advice.still_not_found
     return ""
 
 

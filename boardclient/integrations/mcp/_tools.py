@@ -239,7 +239,8 @@ def tools_of(work: Work) -> list[Tool]:
             parameters=(arguments.CARD_ID,),
             output={},
             advice=Advice(
-                not_found="There is no such card: it was deleted, or card_id is none. board_cards shows what is there."
+                not_found="There is no such card. If another one was meant: take card_id from board_cards.",
+                still_not_found="There is no such card: nothing is left to do.",
             ),
             work=work.delete_card,
             deletes=True,
