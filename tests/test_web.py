@@ -11,9 +11,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from string import ascii_letters
 from typing import Any, Self
@@ -29,6 +30,7 @@ from boardclient import (
     AsyncSession,
     ConsentRequired,
     Effect,
+    FileTokenStore,
     Member,
     MemoryTokenStore,
     SessionClosedError,
@@ -842,3 +844,58 @@ async def test_many_accounts_and_states(service: BoardService, monkeypatch: pyte
         for _ in range(3):
             await browser.sign_in(sign_in, service)
     assert exchanges(service) == 3
+
+
+# --- what a neighbour can do
+
+
+@pytest.mark.parametrize("space", ["\u2000", "\u00a0", "\u0085", "\x0b", "\x1f"])
+@pytest.mark.parametrize("kind", [str, lambda text: text.encode("utf-8")])
+async def test_a_cookie_whose_name_begins_with_unicode_white_space_is_another_one(
+    service: BoardService, session: AsyncSession, browser: Browser, space: str, kind: Callable[[str], Any]
+) -> None:
+    """Browsers let a sibling domain set a cookie named U+2000 and `__Host-…`. It is no cookie of the application."""
+    sign_in = sign_in_of(service, session, redirect_uri="https://app.example/callback")
+    state = browser.begin(sign_in)["state"]
+    ((name, value),) = browser.cookies.items()
+    with pytest.raises(SignInError) as caught:
+        await sign_in.complete({"code": service.new_code(), "state": state}, kind(f"{space}{name}={value}"))
+    assert caught.value.reason == "foreign"
+    done = await sign_in.complete({"code": service.new_code(), "state": state}, kind(f"a=b;\t {name}={value} ; c=d"))
+    own = next(cookie.partition(";")[0] for cookie in done.set_cookies if "-account=" in cookie)
+    assert sign_in.account_of_request(kind(f"{space}{own}")) is None
+    assert sign_in.account_of_request(kind(f"{own}; x=y")) == MEMBER_ID
+
+
+async def test_a_cookie_that_was_signed_out_stays_so_when_a_store_begins_anew(
+    service: BoardService, session: AsyncSession, tmp_path: Path
+) -> None:
+    """After a restart of a store in memory, or with a file that was moved away, no cookie is good that was signed out."""
+    path = tmp_path / "private" / "tokens"
+    for make in (MemoryTokenStore, lambda: FileTokenStore(path)):
+        stolen, browser = Browser(), Browser()
+        before = sign_in_of(service, session, store=make())
+        await stolen.sign_in(before, service)
+        await before.sign_out(MEMBER_ID)
+        path.unlink(missing_ok=True)
+        after = sign_in_of(service, session, store=make())
+        await browser.sign_in(after, service)
+        assert await after.signed_in_account(browser.cookies) == MEMBER_ID
+        assert await after.signed_in_account(stolen.cookies) is None
+
+
+async def test_two_services_on_one_store_share_nothing(service: BoardService) -> None:
+    """Members with equal identifiers have a token at each service, and signing out of one leaves the other."""
+    store = MemoryTokenStore()
+    async with BoardService() as other, service.session() as here, other.session() as there:
+        first, second = sign_in_of(service, here, store=store), sign_in_of(other, there, store=store)
+        await Browser().sign_in(first, service)
+        await Browser().sign_in(second, other)
+        await first.session_for(MEMBER_ID).members.me()
+        await second.session_for(MEMBER_ID).members.me()
+        await first.sign_out(MEMBER_ID)
+        assert [await first.state(MEMBER_ID), await second.state(MEMBER_ID)] == ["never", "good"]
+        sent = [str(call) for call in service.calls]
+        token = await store.read(MEMBER_ID, service=other.auth_url)
+        assert token is not None
+        assert not any(token.token.value in text for text in sent)

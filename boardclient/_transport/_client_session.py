@@ -8,6 +8,7 @@ of our own they see neither credentials nor the body of a request, and of a resp
 from __future__ import annotations
 
 import asyncio
+import copy
 import io
 import logging
 from collections.abc import Mapping
@@ -91,10 +92,11 @@ class ClientSessionTransport:
             outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
+        http = _without_cookies(self._http) if self._is_lent else self._http
         try:
             progress.connection = None
             progress.begin_sending("handed")
-            async with self._http.request(
+            async with http.request(
                 method,
                 URL(shown_url(url) if hides_secrets else url, encoded=True),
                 data=None if hides_secrets else payload_of(body),
@@ -117,6 +119,8 @@ class ClientSessionTransport:
         finally:
             PROGRESS.reset(tokens[0])
             OUTGOING.reset(tokens[1])
+            if http is not self._http:
+                http.detach()
         progress.stage = "idle"
         return outcome
 
@@ -129,6 +133,16 @@ class ClientSessionTransport:
         if not content.is_eof():
             response.close()
         return outcome
+
+
+def _without_cookies(lent: aiohttp.ClientSession) -> aiohttp.ClientSession:
+    """Return a copy of a session for one request, on the same connections, that keeps and sends no cookies.
+
+    Its users share the lent one: a cookie that the service sets for one of them must not go with the next one's request.
+    """
+    copied = copy.copy(lent)
+    vars(copied)["_cookie_jar"] = aiohttp.DummyCookieJar(loop=asyncio.get_running_loop())
+    return copied
 
 
 # --- what is sent

@@ -189,8 +189,10 @@ def cookies_of(cookies: object) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for part in cookies.split(";"):
-        name, _, value = part.strip().partition("=")
-        found.setdefault(name, value.strip('"'))
+        # Only SP and HTAB surround a name (RFC 6265, section 4.2.1). `str.strip` also removes Unicode white space: browsers take a
+        # cookie named U+2000 and `__Host-…`, which a sibling domain may set, for one without a prefix.
+        name, _, value = part.strip(" \t").partition("=")
+        found.setdefault(name.rstrip(" \t"), value.strip(' \t"'))
     return found
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 from virtual_loop import Clock
 
@@ -288,6 +290,25 @@ async def test_a_lent_session_is_used_and_never_closed(service: BoardService) ->
         async with http.get(service.base_url + "/1/members/me", params={"token": service.token}) as response:
             assert response.status == 200
     assert {call.headers.get("X-Own") for call in service.calls} == {"1"}
+
+
+async def test_a_lent_session_carries_no_cookies_from_one_user_to_the_next() -> None:
+    """A cookie that the service sets for one user is not sent with the next one's call, nor kept in the application's jar."""
+    seen = []
+
+    async def respond(request: web.Request) -> web.Response:
+        seen.append((request.query["token"], request.headers.get("Cookie")))
+        return web.json_response({"id": "m"}, headers={"Set-Cookie": f"session=of-{request.query['token']}; Path=/"})
+
+    application = web.Application()
+    application.router.add_get("/1/members/me", respond)
+    async with TestServer(application) as server, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        http.cookie_jar.update_cookies({"gateway": "own"}, server.make_url("/"))
+        async with AsyncSession(StaticCredentials("none"), str(server.make_url("")), http=http) as session:
+            for user in ("ann", "ben"):
+                await session.with_credentials(StaticCredentials(user)).members.me()
+        assert [cookie.key for cookie in http.cookie_jar] == ["gateway"]
+    assert seen == [("ann", None), ("ben", None)]
 
 
 @pytest.mark.parametrize("option", [{"max_connections": 5}, {"trust_env": True}, {"ssl": True}, {"proxy": "http://p"}])
