@@ -72,6 +72,46 @@ def without_frames(error: BaseException) -> BaseException:
     return error
 
 
+class Hidden:
+    """An attribute that nothing finds which looks through objects, as logs, debuggers and test runners do.
+
+    They follow fields, slots and `__dict__`, and print what they find. The value is in a function, which they don't call.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._place = f"_{name.lstrip('_')}_hidden"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else vars(instance)[self._place]()
+
+    def __set__(self, instance: object, value: object) -> None:
+        vars(instance)[self._place] = lambda: value
+
+
+def hides(*names: str) -> Callable[[type[T]], type[T]]:
+    """Let a class hide attributes."""
+
+    def hiding(kind: type[T]) -> type[T]:
+        for name in names:
+            hidden = Hidden()
+            hidden.__set_name__(kind, name)
+            setattr(kind, name, hidden)
+        return kind
+
+    return hiding
+
+
+def without_fields(kind: type[T]) -> type[T]:
+    """Let a class of attrs have no fields once it is made.
+
+    `attrs.asdict` would copy secrets, and pytest prints the fields of two objects that differ, whatever their `repr`.
+    """
+    for one in kind.__mro__:
+        if "__attrs_attrs__" in vars(one):
+            delattr(one, "__attrs_attrs__")
+    return kind
+
+
 def takes_secrets(kind: type[T]) -> type[T]:
     """Let a constructor refuse its arguments without keeping them in frames."""
     init = kind.__init__

@@ -19,7 +19,7 @@ AWKWARD = ["plain", 'quo"te', "sl/ash", "per%2fcent", "back\\slash\\\\", "tÃ¶ğŸ˜
 
 
 def test_values() -> None:
-    """Credentials are equal by token and key, hashable, copied as themselves, and unchangeable."""
+    """Credentials are equal by token and key, hashable, and unchangeable."""
     credentials = Credentials("token", "key")
     assert credentials == Credentials(token="token", key="key")
     assert len({credentials, Credentials("token", "key"), Credentials("token")}) == 2

@@ -855,7 +855,7 @@ async def test_a_cookie_whose_name_begins_with_unicode_white_space_is_another_on
     service: BoardService, session: AsyncSession, browser: Browser, space: str, kind: Callable[[str], Any]
 ) -> None:
     """Browsers let a sibling domain set a cookie named U+2000 and `__Host-…`. It is no cookie of the application."""
-    sign_in = sign_in_of(service, session, redirect_uri="https://app.example/callback")
+    sign_in = sign_in_of(service, session)
     state = browser.begin(sign_in)["state"]
     ((name, value),) = browser.cookies.items()
     with pytest.raises(SignInError) as caught:

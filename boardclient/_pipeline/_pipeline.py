@@ -24,7 +24,7 @@ from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
-from boardclient._redaction import forms_of, masked_value
+from boardclient._redaction import forms_of, hides, masked_value
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider
@@ -61,12 +61,13 @@ _AT_ONCE_BYTES: Final = 256 * 2**10
 _FREED_AT_ONCE: Final = 4096
 
 
+@hides("provider")
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # slots would need the attributes below declared as well
 class Pipeline:
     """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
 
     exchange: SessionExchange
-    provider: CredentialProvider
+    provider: CredentialProvider = attrs.field(repr=False)
     policy: _retry.Policy | None
     timeout: float | None
     limiter: Limiter | None
@@ -127,7 +128,7 @@ class Pipeline:
         try:
             raise error
         finally:
-            del error, outcome  # the error would be in a reference cycle with this frame
+            del self, error, outcome  # the error would be in a reference cycle with this frame
 
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
         """Return the exception that a call ends with, without the frames that hold the signed request."""

@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from boardclient._interface._fields import encode
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import BODY_KEPT_BYTES, Response
-from boardclient._redaction import forms_of, is_free_of, masked, masked_text, takes_secrets
+from boardclient._redaction import forms_of, hides, is_free_of, masked, masked_text, takes_secrets
 from boardclient._transport._values import RawResponse
 from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled
@@ -26,18 +26,28 @@ CredentialsIn = Literal["body", "query"]
 _SHORTEST_REFUSED: Final = 8
 """The length of a credential that paths may not hold. A shorter one may be a part of a path by chance."""
 
+_NOT_COPIED: Final = "credentials are not pickled or copied: make them where they are used"
 
-def filled(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-    """Check that the value of an attribute is a text that can be sent, not empty."""
-    check_filled(value, attribute.name)
+
+@attrs.frozen
+class _Signing:
+    """The secrets of credentials, and what is made of them once."""
+
+    token: str
+    key: str | None
+    query: str
+    fields: bytes
+    refused: tuple[str, ...]
+    """What may not be in a path."""
+    forms: list[frozenset[bytes]] = attrs.field(factory=list)
+    """What redaction searches for, once it is asked for."""
 
 
 @takes_secrets
-@attrs.frozen
 class Credentials:
     """An access token, and the API key where one is used (interface 5.5, 5.6).
 
-    The repr shows neither, and they can't be pickled.
+    The repr shows neither, and they can't be pickled or copied.
 
     Args:
         token: The access token.
@@ -47,21 +57,44 @@ class Credentials:
         ValueError, TypeError: one of them is empty or can't be sent.
     """
 
-    token: str = attrs.field(repr=False, validator=filled)
-    key: str | None = attrs.field(default=None, repr=False, validator=attrs.validators.optional(filled))
-    _query: str = attrs.field(init=False, repr=False, eq=False)
-    _fields: bytes = attrs.field(init=False, repr=False, eq=False)
-    _forms: frozenset[bytes] = attrs.field(init=False, repr=False, eq=False, default=frozenset())
-    """What redaction searches for, once it is asked for."""
-    _refused: tuple[str, ...] = attrs.field(init=False, repr=False, eq=False)
-    """What may not be in a path."""
+    __slots__ = ("__weakref__", "_signing")
+    _signing: Callable[[], _Signing]
 
-    def __attrs_post_init__(self) -> None:
+    def __init__(self, token: str, key: str | None = None) -> None:
+        check_filled(token, "token")
+        if key is not None:
+            check_filled(key, "key")
         # Signing a request then takes one concatenation: its fields follow the comma.
-        pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
-        object.__setattr__(self, "_refused", tuple(one for one in pairs.values() if len(one) >= _SHORTEST_REFUSED))
-        object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
-        object.__setattr__(self, "_fields", encode(pairs)[:-1] + b",")
+        pairs = {"token": token} if key is None else {"key": key, "token": token}
+        refused = tuple(one for one in pairs.values() if len(one) >= _SHORTEST_REFUSED)
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items())
+        signing = _Signing(token, key, query, encode(pairs)[:-1] + b",", refused)
+        object.__setattr__(self, "_signing", lambda: signing)  # nothing that looks through objects calls it
+
+    @property
+    def token(self) -> str:
+        """The access token."""
+        return self._signing().token
+
+    @property
+    def key(self) -> str | None:
+        """The API key, None if none is used."""
+        return self._signing().key
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise attrs.exceptions.FrozenInstanceError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Credentials) and (self.token, self.key) == (other.token, other.key)
+
+    def __hash__(self) -> int:
+        return hash((self.token, self.key))
+
+    def __repr__(self) -> str:
+        return "Credentials()"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_NOT_COPIED)
 
     def sign(self, request: Request[Any], credentials_in: CredentialsIn) -> tuple[str, bytes | None]:
         """Return the target and the body of a request with the credentials in one of them. No frame of an error may hold it.
@@ -69,16 +102,16 @@ class Credentials:
         They go into the query if there is no body, or if `credentials_in` is "query". A token without a key always goes there
         (interface 5.6).
         """
-        body = request.body
-        if body is not None and credentials_in == "body" and self.key is not None and request.operation.signable_body:
-            return request.target, self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
-        return f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body
+        body, signing = request.body, self._signing()
+        if body is not None and credentials_in == "body" and signing.key is not None and request.operation.signable_body:
+            return request.target, signing.fields + body[1:] if body != b"{}" else signing.fields[:-1] + b"}"
+        return f"{request.target}{'&' if '?' in request.target else '?'}{signing.query}", body
 
     def are_in(self, path: str) -> bool:
         """Return True if a path or a part of one holds one of these, as it is or encoded."""
         if "%" in path:
-            return not is_free_of(path.encode(), forms_of(self._refused))
-        for secret in self._refused:  # noqa: SIM110 -- `any` takes three times as long
+            return not is_free_of(path.encode(), forms_of(self._signing().refused))
+        for secret in self._signing().refused:  # noqa: SIM110 -- `any` takes three times as long
             if secret in path:
                 return True
         return False
@@ -122,12 +155,10 @@ class Credentials:
         return CIMultiDict((masked_text(name, forms), masked_text(value, forms)) for name, value in headers.items())
 
     def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
-        if not self._forms:
-            object.__setattr__(self, "_forms", forms_of([self.token] if self.key is None else [self.token, self.key]))
-        return self._forms.union(*[other._forms_with() for other in others]) if others else self._forms
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("credentials are not pickled")
+        signing = self._signing()
+        if not signing.forms:
+            signing.forms.append(forms_of([self.token] if self.key is None else [self.token, self.key]))
+        return signing.forms[0].union(*[other._forms_with() for other in others]) if others else signing.forms[0]
 
 
 class Exchange(Protocol):
@@ -199,6 +230,9 @@ class CredentialProvider(Protocol):
 class OwnProvider:
     """The base class of this package's providers: what sessions ask them, and tell them, besides the protocol."""
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_NOT_COPIED)
+
     is_account_shown: ClassVar[bool] = True
     """Whether events, logs and journals name the account."""
 
@@ -258,6 +292,7 @@ class StaticCredentials(OwnProvider):
         return "StaticCredentials(***)"
 
 
+@hides("_provider", "_own")
 class GuardedProvider:
     """Wraps a credential provider, which may do anything if it is an application's own."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from boardclient._environment import requires_extra
-from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient._redaction import hides, raises_without_frames, takes_secrets
 from boardclient.credentials._stores import LeaseRecord, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _logger: Final = logging.getLogger("boardclient")
 
 
 @takes_secrets
+@hides("_fernet")
 class EncryptedTokenStore:
     """Keep tokens encrypted in another store, with Fernet.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import copy
 import hashlib
 import secrets
 import time
@@ -20,7 +19,7 @@ import attrs
 
 from boardclient._guards import run_in_task
 from boardclient._interface._responses import add_words
-from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient._redaction import hides, raises_without_frames, takes_secrets, without_fields
 from boardclient.credentials._credentials import Credentials, Exchange, OwnProvider, own_error
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import StoredToken, Token
@@ -45,6 +44,8 @@ class _HasExchange(Protocol):  # an `AsyncSession`, which is of a layer above
 
 
 @takes_secrets
+@without_fields
+@hides("client_secret", "key")
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class OAuthCredentials(OAuthClient, OwnProvider):
     """Sign with a token that the user consents to, and renew it when it is refused.
@@ -100,7 +101,8 @@ class OAuthCredentials(OAuthClient, OwnProvider):
             ValueError, TypeError: `account` is empty, or no text.
         """
         check_filled(account, "account")  # refused here, since the frames of a constructor hold the client's secret
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
         other.account = account
         other.__attrs_post_init__()
         return other

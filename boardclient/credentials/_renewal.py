@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import random
 import secrets
@@ -68,9 +69,10 @@ class TokenState:
         """How often the application was asked for a code since the service last accepted a token."""
         self.waits_for = "the token store"
         """What the renewal waits for, in words."""
-        self.lost_codes: set[str] = set()
-        """The codes whose exchange had an unknown effect. They are not sent again."""
-        self._key = key
+        self._lost_codes: set[bytes] = set()
+        """The digests of codes whose exchange had an unknown effect. They are not sent again."""
+        self._credentials_of: Callable[[Token], Credentials] = lambda token: Credentials(token.value, key)
+        """Makes credentials. The key is in no attribute, where it could be found."""
         self._margin = renew_before_expiry
         self._clock = clock
         self._looked_at = -math.inf
@@ -112,7 +114,7 @@ class TokenState:
                 self.in_use = self.credentials = None
 
     def _use(self, stored: StoredToken, obtained_at: float | None) -> None:
-        credentials, end = Credentials(stored.token.value, self._key), stored.token.expires_at
+        credentials, end = self._credentials_of(stored.token), stored.token.expires_at
         renew_at = None
         if self._margin is not None and end is not None:  # not before half of the remaining time has passed
             renew_at = max(end.timestamp() - self._margin, (time.time() + end.timestamp()) / 2)
@@ -168,6 +170,13 @@ class TokenState:
             failure.retry_at = max(filter(None, ends), default=None)
             return seconds
 
+    def note_lost(self, code: str) -> None:
+        """Note that an exchange of the code had an unknown effect."""
+        self._lost_codes.add(_digest(code))
+
+    def is_lost(self, code: str) -> bool:
+        return _digest(code) in self._lost_codes
+
     @property
     def cooldown_left(self) -> float:
         return max(0.0, self._cooling_until - self._clock())
@@ -182,6 +191,10 @@ class TokenState:
 
     def is_look_older_than(self, seconds: float) -> bool:
         return self._clock() - self._looked_at >= seconds
+
+
+def _digest(code: str) -> bytes:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
 
 
 # --- a renewal
@@ -365,7 +378,7 @@ class Renewal:
                 break
             except CredentialError as error:
                 # A code whose response was lost may be used up: one more is asked for. All other failures would come again.
-                if is_second or error.effect is Effect.NOT_SENT or code not in self._state.lost_codes:
+                if is_second or error.effect is Effect.NOT_SENT or not self._state.is_lost(code):
                     raise
                 is_second = True
             finally:
@@ -422,13 +435,13 @@ async def exchange_once(
         CredentialError: there is no token. Its effect is that of the exchange.
         SessionClosedError: the session is closed, or was closed meanwhile.
     """
-    if code in state.lost_codes:
+    if state.is_lost(code):
         raise CredentialError("the code was sent before, with unknown effect: send each code once")
     try:
         return await client.token_for(code, exchange, timeout, code_verifier)
     except (TransportError, SessionClosedError) as error:
         if error.effect is not Effect.NOT_SENT:  # without a response: the service may have used up the code
-            state.lost_codes.add(code)
+            state.note_lost(code)
         if isinstance(error, SessionClosedError):
             raise
         lost = error

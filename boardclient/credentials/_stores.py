@@ -15,8 +15,8 @@ import attrs
 
 from boardclient._guards import SUPPLIED_SECONDS, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets, without_frames
-from boardclient.credentials._credentials import filled
 from boardclient.errors import CredentialError
+from boardclient.models import check_filled
 
 T = TypeVar("T")
 
@@ -28,17 +28,11 @@ LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
 """The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
 
 
-def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value: object) -> None:
-    if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
-        raise ValueError(f"{attribute.name} must be an aware datetime, or None")
-
-
 @takes_secrets
-@attrs.frozen
 class Token:
     """An access token from the exchange (interface 4.12).
 
-    The repr doesn't show it, and it can't be pickled: a store saves its `value`.
+    The repr doesn't show it, and it can't be pickled or copied: a store saves its `value`.
 
     Args:
         value: The token.
@@ -48,11 +42,36 @@ class Token:
         ValueError, TypeError: the value is empty or can't be sent, or the date is not aware.
     """
 
-    value: str = attrs.field(repr=False, validator=filled)
-    expires_at: datetime | None = attrs.field(default=None, validator=_aware)
+    __slots__ = ("_value", "expires_at")
+    _value: Callable[[], str]
+    expires_at: datetime | None
+
+    def __init__(self, value: str, expires_at: datetime | None = None) -> None:
+        check_filled(value, "value")
+        if expires_at is not None and (not isinstance(expires_at, datetime) or expires_at.utcoffset() is None):
+            raise ValueError("expires_at must be an aware datetime, or None")
+        object.__setattr__(self, "_value", lambda: value)  # nothing that looks through objects calls it
+        object.__setattr__(self, "expires_at", expires_at)
+
+    @property
+    def value(self) -> str:
+        """The token."""
+        return self._value()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise attrs.exceptions.FrozenInstanceError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Token) and (self.value, self.expires_at) == (other.value, other.expires_at)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.expires_at))
+
+    def __repr__(self) -> str:
+        return f"Token(expires_at={self.expires_at!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("tokens are not pickled: store the value")
+        raise TypeError("tokens are not pickled: store the value. Nor are they copied")
 
 
 def text_of_end(token: Token) -> str | None:

@@ -252,7 +252,6 @@ class SignIn:
         """Where the application's sign-in begins."""
         self.redirect_uri: Final[str] = redirect_uri
         """The address that the client is registered with."""
-        self._key = key
         self._has_challenge = pkce
         self._scope = scope
         self._account_of = account_of
@@ -497,7 +496,7 @@ class SignIn:
         try:
             token = await self._credentials.request_token(code, self.session, code_verifier=verifier)
             effect = Effect.DONE
-            member = await self.session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
+            member = await self.session.with_credentials(StaticCredentials(token.value, self._credentials.key)).members.me()
             account = await self._account_name(member)
             credentials = self.credentials_for(account)
             self._cookies.keep_account(account, 2**63, flow)  # a name that is too long is refused before its token is stored

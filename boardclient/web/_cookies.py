@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import attrs
 
 from boardclient._environment import requires_extra
+from boardclient._redaction import hides
 
 if TYPE_CHECKING:
     from itsdangerous import URLSafeSerializer
@@ -54,6 +55,7 @@ class SignedAccount:
     return_to: str
 
 
+@hides("_keys")
 class SignInCookies:
     """Write and read the cookies of one client at one service. Owned by its `SignIn`.
 
@@ -189,8 +191,8 @@ def cookies_of(cookies: object) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for part in cookies.split(";"):
-        # Only SP and HTAB surround a name (RFC 6265, section 4.2.1). `str.strip` also removes Unicode white space: browsers take a
-        # cookie named U+2000 and `__Host-…`, which a sibling domain may set, for one without a prefix.
+        # Only SP and HTAB surround a name (RFC 6265, section 4.2.1). `str.strip` also removes Unicode white space: browsers take
+        # a cookie named U+2000 and `__Host-…`, which a sibling domain may set, for one without a prefix.
         name, _, value = part.strip(" \t").partition("=")
         found.setdefault(name.rstrip(" \t"), value.strip(' \t"'))
     return found
