@@ -10,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from oauth_helpers import Application, FakeSession, provider_of, token_response, virtual
+from multidict import CIMultiDict
+from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual
 
-from boardclient import Credentials, SessionClosedError, Token
+from boardclient import Credentials, MemoryTokenStore, Response, SessionClosedError, Token
 
 # --- early renewal
 
@@ -75,3 +76,28 @@ async def test_a_session_that_closes_amid_the_exchange() -> None:
 
 
 # --- deadlines
+
+
+# --- what the exchange asks for
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(("asked", "seconds"), [("120", 120.0), ("1000000", 3600.0)])
+@virtual
+async def test_the_exchange_says_when_a_code_can_be_exchanged(status: int, asked: str, seconds: float) -> None:
+    """For as long as the exchange asks, up to an hour, no user is asked for a code. Message and `retry_at` say the same."""
+    application, store = Application(), MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    provider = provider_of(application, store=store)
+    session = FakeSession(Response(status, CIMultiDict({"Retry-After": asked}), b""), token_response())
+    for passed in (0.0, 30.0):
+        await asyncio.sleep(passed)
+        error = await error_of(provider.acquire(session))
+        assert f"the next renewal is possible in {seconds - passed:.1f} s" in str(error)
+        assert error.retry_at is not None
+        assert abs((error.retry_at - datetime.now(UTC)).total_seconds() - seconds) < 60
+    assert (await store.lease("default", "another worker", 1.0)).state == "cooling"
+    await asyncio.sleep(seconds - 31.0)
+    await error_of(provider.acquire(session))
+    assert len(application.requests) == len(session.forms) == 1
+    await asyncio.sleep(2.0)
+    assert (await provider.acquire(session)).token == "t1"

@@ -37,6 +37,8 @@ from boardclient.models import check_filled
 LOOK_SECONDS: Final = 0.05
 """The least time between looks at the store while no renewal begins. A token of another worker ends the wait."""
 _LONGEST_COOLDOWN_SECONDS: Final = 60.0
+_LONGEST_ASKED_SECONDS: Final = 3600.0
+"""The longest `Retry-After` of the token exchange that is kept to."""
 _NEW_SECONDS: Final = 60.0
 """How long a token that was never accepted counts as new. If it is refused later, it may have expired unused."""
 _POLL_SECONDS: Final = (0.05, 0.2)
@@ -160,14 +162,19 @@ class TokenState:
                 self._failures = self.asked = 0
 
     def fail(self, failure: CredentialError, seconds: float | None = None) -> float:
-        """Note a failed renewal, and return for how many seconds none begins: by default a cool-down, which grows each time."""
+        """Note a failed renewal, and return for how many seconds none begins: by default a cool-down, which grows each time.
+
+        The cool-down lasts for as long as the service asks, up to an hour: a code that is exchanged before would be wasted.
+        """
         with self._lock:
             if seconds is None:
                 seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
                 self._failures += 1
+                if failure.retry_at is not None:
+                    asked = (failure.retry_at - moment_in(0)).total_seconds()
+                    seconds = max(seconds, min(asked, _LONGEST_ASKED_SECONDS))
             self._failure, self._cooling_until = failure, self._clock() + seconds
-            ends = [failure.retry_at, moment_in(seconds) if seconds else None]  # the service may have asked for more
-            failure.retry_at = max(filter(None, ends), default=None)
+            failure.retry_at = moment_in(seconds) if seconds else None
             return seconds
 
     def note_lost(self, code: str) -> None:
