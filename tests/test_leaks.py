@@ -99,6 +99,7 @@ async def test_objects_show_no_secret(service: BoardService) -> None:
     provider = StaticCredentials(TOKEN, KEY)
     async with service.session(provider) as session:
         run = session.cards.create_many([])
+        await run.wait()
         view = session.with_credentials(StaticCredentials(TOKEN))
         things: list[object] = [credentials, provider, session, run, view, session.cards, service, service.rules]
         things += [vars(session), list(service.rules.tokens.values()), service.calls]
