@@ -364,6 +364,7 @@ class Cards(_Resource):
         marker: bool | Callable[[CardDraft], str] | None = None,
         settle: float | None = None,
         probe: bool = False,
+        ordered: bool = False,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
         """Return a bulk run that creates many cards (interface 4.3).
@@ -389,6 +390,10 @@ class Cards(_Resource):
             probe: Whether to prove by a temporary card, at the end of a list, that lost rows are absent which no card of the run
                 can prove absent. It is in the journal before it is sent, and deleted at the end; `report.probes` has it if that
                 was not possible.
+            ordered: Whether each card of a list is written after the one before it, so that a service which keeps the order of
+                requests shows them in the order of the drafts. A card that is sent again, for a refusal or a lost response,
+                comes later. It costs a wait where connections are opened. False (default): cards that are sent at the same
+                time may overtake each other.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 
@@ -406,6 +411,7 @@ class Cards(_Resource):
             marker=marker,
             settle=settle,
             probe=probe,
+            ordered=ordered,
         )
         return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
 

@@ -10,7 +10,7 @@ import pytest
 from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Service, Shut, SlidingWindow, Together, Window, served
 from virtual_loop import VirtualLoop, virtually
 
-from boardclient import Pace
+from boardclient import ApiError, AsyncSession, Pace, StaticCredentials
 
 
 def build(kind: str, limit: float) -> Service:
@@ -169,6 +169,36 @@ def test_a_limit_of_requests_at_a_time_is_used(places: int) -> None:
     outcome = served(AtATime(places, 0.05), 60.0, latency=0.06)
     assert outcome.accepted(15, 60) >= 0.7 * places / 0.06
     assert outcome.refused(15, 60) <= 0.02
+
+
+@pytest.mark.parametrize(("wire", "is_late"), [(0.001, False), (0.01, True), (0.02, False)])
+@pytest.mark.parametrize("places", [3, 8, 20, 60])
+@virtually
+async def test_a_run_finds_how_many_requests_a_service_accepts_at_a_time(places: int, wire: float, is_late: bool) -> None:
+    """It is as fast as with that number of calls, nearly, and there is one burst of refusals, at the start."""
+    clock, refused, busy = asyncio.get_running_loop().time, list[float](), 0
+
+    async def call(number: int) -> None:
+        nonlocal busy
+        await asyncio.sleep(wire / 2)
+        busy += 1
+        may = busy <= places
+        if may or is_late:  # it may count those that it refuses as well
+            await asyncio.sleep(0.02)
+            may = may if not is_late else busy <= places
+        busy -= 1
+        await asyncio.sleep(wire / 2)
+        if not may:
+            refused.append(clock())
+            raise ApiError("too many at a time", 429)
+
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        results = [result async for result in session.map(call, range(1200))]
+    assert {result.error for result in results} == {None}
+    assert clock() <= 1200 / places * (0.02 + wire) / 0.85
+    burst = [at for at in refused if at < refused[0] + 0.1]
+    assert len(burst) <= max(32 - places, 8)
+    assert len(refused) - len(burst) <= 10
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["Retry-After", "silent"])

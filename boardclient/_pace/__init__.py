@@ -85,6 +85,8 @@ class Pace:
         self._permits: Permits | SharedPermits = Permits.begin(start_rate, max_in_flight)
         if shared is not None:
             self._permits = self._share(shared, account, start_rate, max_in_flight)
+        self._earlier: list[PacedAttempt] = []
+        """Attempts in flight that were not limited."""
         self._entered: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,6 +100,7 @@ class Pace:
         *,
         concurrency: int,
         sent: int,
+        in_flight: int,
         began: float,
         retry_after: float | None,
         clock: Callable[[], float],
@@ -108,6 +111,7 @@ class Pace:
             workers: How many attempts may be in flight at most.
             concurrency: How many may be in flight now.
             sent: How many attempts have ended, including the refused one.
+            in_flight: How many have not. `report_earlier` has to be called once for each of them.
             began: The time on the clock at which the first one started.
             retry_after: The seconds that the refusal asks for, None if it names none.
             clock: A monotonic clock in seconds.
@@ -116,7 +120,7 @@ class Pace:
         pace._permits = permits = Permits.begin(None, workers, concurrency)
         evidence = Evidence()
         evidence.begin(0, began)
-        permits.take_over(sent, evidence, clock(), retry_after)
+        pace._earlier = permits.take_over(sent, evidence, clock(), retry_after, in_flight=in_flight)
         return pace
 
     def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedPermits:
@@ -220,6 +224,14 @@ class Pace:
         if attempt is None:
             raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
         self._permits.report(attempt, self._clock(), status, retry_after, seconds)
+
+    def report_earlier(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Receive the result of an attempt that `after_refusal` took over."""
+        attempt = self._earlier.pop()
+        self._permits.report(attempt, self._clock(), status, retry_after, seconds)
+        self._permits.end(attempt)
+        if self._waiters:
+            self._grant_permits()
 
     async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
         waiter: _Waiter = loop.create_future()

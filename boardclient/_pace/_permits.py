@@ -12,7 +12,7 @@ import attrs
 
 from boardclient._interface._responses import status_of
 from boardclient._pace._evidence import Evidence
-from boardclient._pace._phases import HIGHEST, LOWEST, Open
+from boardclient._pace._phases import HIGHEST, LOWEST, AtATime, Open
 from boardclient._pace._refusals import LimitSearch
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient.errors import Effect
@@ -46,14 +46,16 @@ class Permits:
     """The number of the attempt in flight that asks whether a block is over, during which no other starts."""
 
     @classmethod
-    def begin(cls, rate: float | None, max_in_flight: int, concurrency: int = _CONCURRENCY) -> Self:
+    def begin(cls, rate: float | None, max_in_flight: int, concurrency: int = _CONCURRENCY, *, finds_number: bool = True) -> Self:
         """Return permits of which nothing is known yet.
 
         `rate` is the initial rate in starts per second, or None to begin with a burst. `max_in_flight` is the largest number of
-        attempts in flight, `concurrency` the number at first.
+        attempts in flight, `concurrency` the number at first. `finds_number` is False where results come so late that how many
+        are accepted at a time can't be told.
         """
         aim, first = rate or HIGHEST, min(concurrency, max_in_flight)
-        return cls(aim, first, max_in_flight, Schedule(1 / aim), LimitSearch(aim, Open(float(first)), float(first)))
+        search = LimitSearch(aim, Open(float(first)), float(first), may_be_at_a_time=finds_number)
+        return cls(aim, first, max_in_flight, Schedule(1 / aim), search)
 
     @property
     def limit(self) -> float | None:
@@ -65,18 +67,27 @@ class Permits:
         return self._schedule.held_until
 
     def take_over(
-        self, sent: int, evidence: Evidence, now: float, retry_after: float | None, seconds: float | None = None
-    ) -> None:
-        """Take over attempts that were not limited until their first refusal.
+        self,
+        sent: int,
+        evidence: Evidence,
+        now: float,
+        retry_after: float | None,
+        *,
+        in_flight: int = 0,
+        seconds: float | None = None,
+    ) -> list[PacedAttempt]:
+        """Take over attempts that were not limited until their first refusal. Return those that are still in flight.
 
-        `sent` is the number of attempts that have ended, `evidence` when they began, and `seconds` how long attempts take at
-        least, if that is known.
+        `sent` is the number of attempts that have ended, and `in_flight` that of the others; `evidence` says when they began, and
+        `seconds` how long attempts take at least, if that is known.
         """
         self._latency.base = seconds
-        self._search.serial = sent
+        self._search.serial = sent + in_flight
         self._search.evidence = evidence
+        self.in_flight = in_flight
         self._search.add_refused(PacedAttempt(sent, now, self.rate), now, retry_after, self._schedule)
         self._apply(now)
+        return [PacedAttempt(sent + number, now, self.rate) for number in range(1, in_flight + 1)]
 
     def begun(self, now: float) -> tuple[int, float]:
         """Return how many attempts were started since the last rest, and for how many seconds."""
@@ -97,7 +108,7 @@ class Permits:
         """
         if self.in_flight >= self.concurrency or self._asking is not None:
             return math.inf
-        return self._schedule.next_at
+        return max(self._schedule.next_at, self._search.rests_until) if self.in_flight else self._schedule.next_at
 
     def start(self, now: float) -> PacedAttempt:
         """Start an attempt. The time of `next_start` must have passed."""
@@ -122,6 +133,8 @@ class Permits:
         self.in_flight -= 1
         if attempt.serial == self._asking:
             self._asking = None
+        if not self.in_flight and self._search.has_number:
+            self._schedule.release(-math.inf)  # all that were accepted together have ended
 
     def cancel(self, attempt: PacedAttempt) -> None:
         """Undo the start of an attempt that was never made."""
@@ -148,6 +161,9 @@ class Permits:
             self._was_full = False
             self._latency.begin(now, search.serial)
             self._apply(now)
+        elif isinstance(search.phase, AtATime):
+            search.phase.add_accepted(self.in_flight, self._most)
+            self._apply(now)
         elif self._was_full and isinstance(search.phase, Open):
             search.phase.widen(self._most)
             self.concurrency = int(search.phase.concurrency)
@@ -159,6 +175,8 @@ class Permits:
     def _end_round(self, now: float, delivered: float) -> None:
         """Limit the rate to what was delivered if the number in flight may not grow. More would only wait."""
         search = self._search
+        if isinstance(search.phase, AtATime):
+            return
         if self._was_full and (search.aim < HIGHEST or self._latency.is_slow):
             search.aim = min(search.aim, max(LOWEST, 1.05 * delivered))
             if isinstance(search.phase, Open):
@@ -185,7 +203,9 @@ class Permits:
         """Derive the rate and the attempts in flight from the aim."""
         self.rate = rate = self._search.aim
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
-        if rate < HIGHEST or self._latency.is_draining(now):
+        if isinstance(self._search.phase, AtATime):
+            self.concurrency = max(1, int(self._search.phase.concurrency))
+        elif rate < HIGHEST or self._latency.is_draining(now):
             self.concurrency = self._latency.concurrency_for(now, rate, self.concurrency, self._most)
         elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
             self.concurrency = int(self._search.phase.concurrency)

@@ -6,7 +6,7 @@ No I/O, no clock, no asyncio.
 from __future__ import annotations
 
 import math
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -43,6 +43,15 @@ CLIMB: Final = 0.12
 
 _MOST_USUAL: Final = 0.15
 """A larger share of refusals is never usual."""
+_FIRST_PATIENCE: Final = 24
+_SECOND_PATIENCE: Final = 200
+_LONGEST_PATIENCE: Final = 3200
+"""How many attempts are accepted at a number before one more is tried, at first and after it was refused again and again."""
+
+_LEAST_PROVEN: Final = 0.75
+"""The part of a number that is accepted again and again which is the least possible one."""
+_FEW: Final = 10
+"""Below this number, one less is much less than what a service accepts that limits the rate."""
 _TRIAL_REFUSALS: Final = 8
 _TRIAL_SECONDS: Final = 15.0
 _SHORTEST_TRIAL: Final = 16
@@ -113,6 +122,68 @@ class Steady:
 
 
 Ordinary: TypeAlias = Open | Approach | Steady
+"""The phases of a limit of the rate, outside a trial."""
+
+
+@attrs.define
+class AtATime:
+    """The service accepts so many attempts at a time, it seems. Only the attempts in flight are limited.
+
+    `seen` is how many were accepted together when others were refused. Such a service refuses only what is one too many, and that
+    at once: a number that was accepted for long and is refused later is no limit of this kind, nor one much lower than was seen.
+    """
+
+    number: int
+    """How many may be in flight."""
+    seen: int
+    concurrency: float
+    """How many may be in flight for now: it rises to the number by one for each accepted attempt."""
+    accepted: int = 0
+    """How many were accepted with as many in flight as may be, since the number last changed."""
+    is_bounded: bool = True
+    """Whether one more was refused."""
+    was_lowered: bool = False
+    """Whether the last change of the number lowered it."""
+    least: float = 0.5
+    """The part of what was seen that is the least possible number. Others have begun and ended meanwhile."""
+    patience: int = _FIRST_PATIENCE
+    """How many must be accepted before one more is tried, once one more was refused."""
+
+    def add_accepted(self, in_flight: int, most: int) -> None:
+        if self.concurrency < self.number:
+            self.concurrency = min(self.number, self.concurrency + 1)
+        elif in_flight >= self.number:
+            self.accepted += 1
+            if self.accepted >= self.number > self.seen:
+                self.seen, self.least = self.number, _LEAST_PROVEN
+            if not self.was_lowered and self.accepted == self._proving:
+                self.is_bounded, self.patience = False, _SECOND_PATIENCE
+            if self.number < most and self.accepted >= (self.patience if self.is_bounded else self.number):
+                self.number, self.accepted, self.was_lowered = self.number + 1, 0, False
+                self.concurrency = self.number
+
+    def add_refused(self, *, is_late: bool) -> Literal["one too many", "another cause", "a rate"]:
+        """Allow one less, and return what has refused an attempt.
+
+        `is_late` says that it was started before the number was last lowered.
+        """
+        if not is_late:
+            if self.was_lowered and self.accepted < self.number:
+                return "a rate"
+            if self.number < _FEW and self.accepted >= self._proving and self.concurrency >= self.number:
+                return "another cause"
+            if self.is_bounded:
+                self.patience = min(_LONGEST_PATIENCE, max(_SECOND_PATIENCE, 2 * self.patience))
+        self.number = min(self.number, math.ceil(self.concurrency)) - 1
+        self.concurrency, self.accepted, self.is_bounded, self.was_lowered = self.number, 0, True, True
+        if self.number >= self.least * self.seen:
+            return "one too many"
+        return "a rate" if is_late else "another cause"
+
+    @property
+    def _proving(self) -> int:
+        """How many accepted attempts show that the number is accepted."""
+        return 16 + 4 * self.number
 
 
 @attrs.define
@@ -140,4 +211,4 @@ class Trial:
         return min(EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
 
-Phase: TypeAlias = Ordinary | Trial
+Phase: TypeAlias = Ordinary | AtATime | Trial

@@ -24,6 +24,7 @@ from boardclient._pace._phases import (
     LONGEST_WAIT_SECONDS,
     LOWEST,
     Approach,
+    AtATime,
     Open,
     Ordinary,
     Phase,
@@ -34,6 +35,8 @@ from boardclient._pace._timing import PacedAttempt, Schedule
 
 _PAUSE: Final = 0.15
 """The seconds without a start after a refusal. A small excess leaves about that much of a window."""
+_LONGEST_REST: Final = 1.0
+"""For how long the end of the attempts in flight with a first refused one is waited for: how many are accepted together?"""
 _LONGEST_PAUSE: Final = 30.0
 """The most seconds between two attempts that ask whether a block is over, without a longer `Retry-After`."""
 _LONG_PAUSE: Final = 10.0
@@ -62,16 +65,24 @@ class Block:
     """The phase before, if the block has begun another."""
     serial: int
     since: float
+    noticed_at: float
     limit: float | None
     rate: float
     asks: bool
     is_outage: bool
     """Whether an attempt was refused with 503, which is no sign of a limit on the number of requests."""
+    measured: float
+    count: int
+    """How many attempts per second were accepted before it, and the number of them."""
     is_unexpected: bool = False
     """Whether the refused rate is below a limit that was confirmed."""
     refused: int = 1
     accepted: int = 0
     """The accepted attempts that were in flight together with the first refused one, and started after it."""
+    together: int = 0
+    """The accepted attempts that were in flight together with the first refused one."""
+    is_denied: bool = False
+    """Whether an attempt was refused that was started in the block."""
     retry_at: float = -math.inf
     """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
 
@@ -91,6 +102,8 @@ class LimitSearch:
     limit: float | None = None
     serial: int = 0
     """The number of the last attempt that was started."""
+    may_be_at_a_time: bool = True
+    """Whether the service may limit attempts at a time."""
     block: Block | None = None
     evidence: Evidence = attrs.field(factory=Evidence)
     _usual: Usual = attrs.field(factory=Usual)
@@ -100,7 +113,8 @@ class LimitSearch:
     def grow(self, now: float, step: float, in_flight: int) -> None:
         """Raise the aim after `step` seconds, as the phase says."""
         phase = self.phase
-        self.aim = phase.grow(self.aim, step)
+        if not isinstance(phase, AtATime):
+            self.aim = phase.grow(self.aim, step)
         if isinstance(phase, Steady) and self.aim > phase.limit and self._is_risen(phase.limit, now, in_flight):
             self.phase = Approach(CLIMB)
 
@@ -114,6 +128,23 @@ class LimitSearch:
             self.evidence.anchor = attrs.evolve(anchor, moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
+    @property
+    def rests_until(self) -> float:
+        """Until when no attempt starts while others are in flight, since it counts how many of these are accepted together."""
+        block = self.block
+        if block is None or not self._may_show_number(block):
+            return -math.inf
+        return block.noticed_at + _LONGEST_REST
+
+    @property
+    def has_number(self) -> bool:
+        """Whether the block has shown that so many attempts are accepted together."""
+        return self.block is not None and self._may_show_number(self.block) and self.block.together > 0
+
+    def _may_show_number(self, block: Block) -> bool:
+        """Return True if a service that limits attempts at a time may have caused a block. It accepts what comes after them."""
+        return self.may_be_at_a_time and block.limit is None and not (block.is_denied or block.is_outage)
+
     def add_accepted(self, attempt: PacedAttempt, now: float, in_flight: int, schedule: Schedule) -> None:
         block = self.block
         # Three cases: no block; an attempt from after the hold, which ends the block; and one that was in flight with the refused
@@ -123,8 +154,9 @@ class LimitSearch:
                 self._judge_trial(self.phase, attempt)
         elif attempt.serial > self._lowered:
             self._unblock(block, attempt)
-        elif attempt.serial > block.serial:
-            block.accepted += 1
+        else:
+            block.together += 1
+            block.accepted += attempt.serial > block.serial
             if block.limit is not None and block.is_isolated and block.accepted > min(4, in_flight // 4):
                 # Attempts that were started in the block are accepted: it ends early.
                 schedule.release(now)
@@ -155,6 +187,14 @@ class LimitSearch:
         """
         block, phase = self.block, self.phase
         is_late = attempt.serial <= self._lowered
+        if isinstance(phase, AtATime):
+            cause = phase.add_refused(is_late=is_late)
+            if cause == "one too many":
+                self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=True)
+                self._lowered = self._lowered if is_late else self.serial
+                return
+            is_late, self.may_be_at_a_time = False, False
+            phase, attempt = self._leave_number(phase, attempt, now, is_rate=cause == "a rate")
         is_usual = block is None and not is_late
         is_usual = is_usual and (isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial)))
         self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
@@ -172,14 +212,26 @@ class LimitSearch:
             phase.refused += 1
             self._judge_trial(phase, attempt)
         elif not is_usual:
-            self._begin_block(phase, attempt, is_outage=is_outage)
+            self._begin_block(phase, attempt, now, is_outage=is_outage)
             schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
 
-    def _begin_block(self, phase: Ordinary, attempt: PacedAttempt, *, is_outage: bool) -> None:
+    def _leave_number(self, phase: AtATime, attempt: PacedAttempt, now: float, *, is_rate: bool) -> tuple[Ordinary, PacedAttempt]:
+        """Begin to search for a rate, from what was accepted. Return the phase and the attempt as one of that rate."""
+        measured, count = self._measure(attempt.serial, attempt.started_at)
+        if count < COUNT or not is_rate:
+            self.phase = found = Open(float(max(1, phase.number)))
+            return found, attempt
+        rate = self._set_limit(max(measured, phase.seen / max(1e-3, now - attempt.started_at)))
+        self.phase = approach = Approach(CLIMB)
+        return approach, PacedAttempt(attempt.serial, attempt.started_at, rate)
+
+    def _begin_block(self, phase: Ordinary, attempt: PacedAttempt, now: float, *, is_outage: bool) -> None:
         known, rate = self.limit, attempt.rate
         measured, count = self._measure(attempt.serial, attempt.started_at)
         origin = None if known is None else phase
-        self.block = Block(origin, attempt.serial, attempt.started_at, known, rate, known is None, is_outage)
+        self.block = Block(
+            origin, attempt.serial, attempt.started_at, now, known, rate, known is None, is_outage, measured, count
+        )
         self._lowered = self.serial
         if known is not None:
             self.block.is_unexpected = isinstance(phase, Steady) and rate < _BELOW * known
@@ -204,7 +256,7 @@ class LimitSearch:
 
     def _prolong(self, block: Block, now: float, retry_after: float | None) -> float:
         """Return for how long to hold all attempts, before one at a time asks whether the block is over."""
-        block.asks = True
+        block.asks = block.is_denied = True
         self._lowered = self.serial
         if not retry_after:  # "0" and a date that has passed, as of another clock, say nothing
             return min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since)))
@@ -217,12 +269,16 @@ class LimitSearch:
         end = self._end_of(block, attempt)
         measured, count = self._measure(attempt.serial - 1, end)
         if block.limit is None and block.is_outage:  # what was accepted in an outage says nothing of a limit
-            measured, count = self._measure(block.serial, block.since)
+            measured, count = block.measured, block.count
         self.block = None
         # What the block has shown, from the least to the most: nothing about a limit, that there is one of which nothing was
         # accepted yet, a first limit, a better one, or that a known one still holds.
-        if self._doubt(block):
-            pass
+        if self._may_show_number(block) and block.together:
+            self.phase = AtATime(block.together, block.together, 1.0 if block.together < 3 * block.refused else block.together)
+            self.limit, self.aim = None, HIGHEST
+        elif self._doubt(block):
+            if self.limit is None:
+                return  # it was not exhausted
         elif block.limit is None and not count:
             self._begin_again(attempt)
             return
@@ -276,7 +332,7 @@ class LimitSearch:
             self._usual.share *= _BELIEF
             return False
         phase = self.phase = block.origin or self.phase
-        assert not isinstance(phase, Trial)  # noqa: S101 -- no block begins in one
+        assert not isinstance(phase, AtATime | Trial)  # noqa: S101 -- no block begins in one
         if isinstance(phase, Steady):
             phase.limit = self._set_limit(CRUISE * block.rate)
         else:

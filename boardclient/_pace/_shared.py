@@ -124,8 +124,8 @@ class Group:
         permits = self.permits
         # Three cases: nobody was refused yet, this message has the first refusal of the group, or the limit is searched already.
         if permits is None and message.refused:
-            permits = self.permits = Permits.begin(None, _MOST)
-            permits.take_over(self.started, self.evidence, now, message.retry_after, 2 * self.ahead)
+            permits = self.permits = Permits.begin(None, _MOST, finds_number=False)
+            permits.take_over(self.started, self.evidence, now, message.retry_after, seconds=2 * self.ahead)
         elif permits is not None:
             permits.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []

@@ -13,8 +13,9 @@ import time
 import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -22,9 +23,10 @@ from boardclient._activities import Activity
 from boardclient._guards import GuardedLimiter
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import status_of
+from boardclient._transport._order import WriteOrder
 from boardclient._transport._values import Progress, RawResponse, Stage, TransportResult, UsedConnection
 from boardclient.credentials import Credentials
-from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
+from boardclient.errors import ApiError, Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
 INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
@@ -49,6 +51,7 @@ class CallOptions:
             default.
         may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
             default: it may be written.
+        order: The order in which the request is written among others. None, the default: it does not matter.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
 
@@ -61,12 +64,40 @@ class CallOptions:
     is_of_run: bool = attrs.field(default=False, kw_only=True)
     is_single: bool = attrs.field(default=False, kw_only=True)
     may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
+    order: WriteOrder | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
     connection: UsedConnection | None = attrs.field(default=None, init=False)
     response_number: int = attrs.field(default=0, init=False)
 
 
 _NO_OPTIONS: Final = CallOptions()
+
+
+class Paced(Protocol):
+    """What has a pace for the calls that a task makes, and repeats those that 429 refuses: `AsyncSession.map`."""
+
+    def begin(self, call: CallContext, exchange: object) -> bool:
+        """Note that a call begins. Return True if the pace is the call's, and not a bulk run's or that of another session."""
+        ...
+
+    def end(self, call: object, error: BaseException | None) -> None:
+        """Note that a call has ended."""
+        ...
+
+    def limiter(self, call: object, inner: GuardedLimiter | None) -> GuardedLimiter | None:
+        """Return the limiter of an attempt: the pace, and what limits calls besides."""
+        ...
+
+    def record_refusal(self, call: object, refusal: ApiError, seconds: float) -> float | None:
+        """Record a refusal with 429, and return the seconds until the call may be made again. None if it took too long.
+
+        `seconds` have passed since the call was first refused.
+        """
+        ...
+
+
+PACED: Final[ContextVar[Paced | None]] = ContextVar("boardclient_paced", default=None)
+"""What has a pace for the calls of the current task, or None."""
 
 
 class CallContext(Progress):
@@ -102,6 +133,10 @@ class CallContext(Progress):
     """The current attempt as instruments see it."""
     waits_for: str | Callable[[], str] | None = None
     """What the call waits for outside the transport, in words, or a function that returns it. None if it does not wait."""
+    paced: Paced | None = None
+    """What has a pace for the call besides the session's limiter, or None."""
+    refused_at: float | None = None
+    """When the call was first refused that `paced` repeats, on the loop's clock."""
     has_tried_renewal: bool = False
     """Whether the call has asked for credentials in place of rejected ones, which it does once."""
     credentials: Credentials | None = None
@@ -312,6 +347,7 @@ class InFlightCalls:
             self._bind(loop, request)
         now = loop.time()
         context = CallContext(request, task, now, seconds, options or _NO_OPTIONS, task.cancelling())
+        context.order = context.options.order
         if seconds is not None:
             deadline = context.deadline = now + seconds
             if deadline < self._wake_at:
@@ -325,14 +361,14 @@ class InFlightCalls:
                 context.withdraw()
 
     def suspend(self, context: CallContext) -> None:
-        """Suspend the deadline of a call, if it is one of a bulk run."""
-        if context.options.is_of_run:
+        """Suspend the deadline of a call, if it is one of a bulk run or a map."""
+        if context.options.is_of_run or context.paced is not None:
             context.seconds_left = context.deadline - context.task.get_loop().time()
             context.deadline = math.inf
 
     def resume(self, context: CallContext) -> None:
         """Resume the deadline of a suspended call, unless the call is being ended."""
-        if not context.options.is_of_run or context.interruption is not None:
+        if context.deadline < math.inf or context.seconds is None or context.interruption is not None:
             return
         context.deadline = context.task.get_loop().time() + context.seconds_left
         if context.deadline < self._wake_at:

@@ -22,7 +22,7 @@ from boardclient._guards import GuardedLimiter
 from boardclient._interface import _operations as operations
 from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
-from boardclient._pipeline._calls import CallContext, CallOptions
+from boardclient._pipeline._calls import PACED, CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
 from boardclient._redaction import forms_of, hides, masked_value
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
@@ -97,6 +97,8 @@ class Pipeline:
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within its deadline, and return its value or raise the error that has its history."""
         context = self._in_flight.begin(request, self.timeout, options)
+        if (paced := PACED.get()) is not None and paced.begin(context, self.exchange):
+            context.paced = paced
         error: BaseException | None = None
         outcome: T | BoardClientError | None = None
         try:
@@ -116,6 +118,8 @@ class Pipeline:
             error = self._error_of_call(request, context, raised)
         finally:
             self._in_flight.end(context)
+            if context.paced is not None:
+                context.paced.end(context, error)
             if options is not None:
                 options.connection, options.response_number = context.connection, context.response_number
         if context.activity is not None:
@@ -156,7 +160,7 @@ class Pipeline:
         error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
         error.attempts = context.attempts
         error.repeatable = request.repeatable
-        limiter = context.options.limiter or self._guarded_limiter
+        limiter = self._limiter_of(context)
         if limiter is not None and context.waits_for == _LIMITER and isinstance(error, DeadlineError):
             seconds = limiter.held_seconds
             error.retry_at = None if seconds is None else moment_in(seconds)
@@ -194,12 +198,16 @@ class Pipeline:
         # Three cases: credentials or the limiter have to be waited for, the path would show a credential, or the request is sent
         # at once. The last one, as most are, returns the coroutine of `_send` itself: each frame in between costs at every step
         # of the loop.
-        limiter = context.options.limiter or self._guarded_limiter
+        limiter = self._limiter_of(context)
         if credentials is None or limiter is not None:
             return self._attempt_after_waiting(request, context, credentials, limiter)
         if request.identifier and credentials.are_in(request.identifier):
             raise _path_refused(request, context, credentials)
         return self._send(request, context, credentials)
+
+    def _limiter_of(self, context: CallContext) -> GuardedLimiter | None:
+        limiter = context.options.limiter or self._guarded_limiter
+        return limiter if context.paced is None else context.paced.limiter(context, limiter)
 
     async def _attempt_after_waiting(
         self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: GuardedLimiter | None
@@ -292,7 +300,7 @@ class Pipeline:
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         attempt = context.record_result(response, outcome)
-        limiter = context.options.limiter or self._guarded_limiter
+        limiter = self._limiter_of(context)
         if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
             limiter.report(attempt.status, outcome.retry_after if isinstance(outcome, ApiError) else None, attempt.seconds)
         return outcome
@@ -302,6 +310,7 @@ class Pipeline:
     async def _continue(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
         """Renew rejected credentials after the first attempt, then retry by the policy."""
         outcome = await self._renew(request, context, first)
+        outcome = await self._repeat_at_pace(request, context, outcome)
         # Four cases: it succeeded after the renewal, there is no policy, the bulk run decides about it, or the policy does.
         if not isinstance(outcome, BoardClientError):
             self._earn()
@@ -309,6 +318,33 @@ class Pipeline:
         if self.policy is None or _is_left_to_run(request, context, outcome):
             raise outcome
         return await self._retry_by_policy(request, context, outcome)
+
+    async def _attempt_again(self, request: Request[T], context: CallContext) -> T | BoardClientError:
+        context.waits_for = None
+        outcome = await self._attempt(request, context, self._guarded_provider.current())
+        return await self._renew(request, context, outcome)
+
+    async def _repeat_at_pace(
+        self, request: Request[T], context: CallContext, outcome: T | BoardClientError
+    ) -> T | BoardClientError:
+        """Repeat what 429 has refused if the pace alone decides about that."""
+        while (pause := self._pause_of_pace(context, outcome)) is not None:
+            self._in_flight.suspend(context)
+            try:
+                self._pause(context, pause)
+                await asyncio.sleep(pause)
+            finally:
+                self._in_flight.resume(context)
+            outcome = await self._attempt_again(request, context)
+        return outcome
+
+    def _pause_of_pace(self, context: CallContext, outcome: object) -> float | None:
+        """Return the seconds until a refused call is made again, None if it is not refused or not made again."""
+        if context.paced is None or not is_throttling(outcome):
+            return None
+        now = context.task.get_loop().time()
+        context.refused_at = now if context.refused_at is None else context.refused_at
+        return context.paced.record_refusal(context, outcome, now - context.refused_at)
 
     async def _renew(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
         """After a 401, renew the credentials and send the request again, once in a call."""
@@ -343,9 +379,8 @@ class Pipeline:
         """Repeat the request as the policy says, after a first attempt that failed."""
 
         async def attempt() -> T | BoardClientError:
-            context.waits_for = None
-            outcome = await self._attempt(request, context, self._guarded_provider.current())
-            return await self._renew(request, context, outcome)
+            outcome = await self._attempt_again(request, context)
+            return await self._repeat_at_pace(request, context, outcome)
 
         def may_pause(seconds: float) -> bool:
             if _is_left_to_run(request, context, context.last_error):

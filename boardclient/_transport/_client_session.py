@@ -95,6 +95,8 @@ class ClientSessionTransport:
         http = _without_cookies(self._http) if self._is_lent else self._http
         try:
             progress.connection = None
+            if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
+                progress.place = progress.order.enter()
             progress.begin_sending("handed")
             async with http.request(
                 method,
@@ -117,6 +119,9 @@ class ClientSessionTransport:
             known = outgoing and outgoing.received
             outcome = known or failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
+            if progress.place is not None:
+                progress.place.end()
+                progress.place = None
             PROGRESS.reset(tokens[0])
             OUTGOING.reset(tokens[1])
             if http is not self._http:
@@ -219,13 +224,19 @@ class OutgoingRequest(aiohttp.ClientRequest):
 
 
 async def _begin_sending(connection: Connection) -> None:
-    """Note that a request is written now, or raise an exception if it may not be."""
-    protocol = connection.protocol
+    """Wait for the turn of a request and note that it is written now, or raise an exception if it may not be."""
+    protocol, progress = connection.protocol, PROGRESS.get()
+    place = None if progress is None else progress.place
+    is_fresh = isinstance(protocol, Protocol) and not protocol.responses
+    if place is not None:
+        await place.wait(is_fresh=is_fresh)
     if isinstance(protocol, Protocol):
         await protocol.check_unused()
         protocol.awaits_response = True
-    if (progress := PROGRESS.get()) is not None:
+    if progress is not None:
         progress.begin_sending()
+    if place is not None:
+        place.note_written(is_fresh=is_fresh)
 
 
 def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:

@@ -122,6 +122,7 @@ class DirectTransport:
         connector, key = self._connector, prototype.connection_key
         protocol: Any = None
         outcome: TransportResult
+        place = None if progress.order is None else progress.order.enter()
         try:
             # It waits if all connections are in use. Then it takes an idle one, for a third of what aiohttp asks, or a new one.
             if len(self._acquired) >= self._queue.limit:
@@ -129,6 +130,10 @@ class DirectTransport:
             protocol = connector.take(key)
             if protocol is None:
                 protocol = await connector.acquire(prototype)
+            if place is not None and not place.is_due(is_fresh=not protocol.responses):
+                await place.wait(is_fresh=not protocol.responses)
+                if not protocol.can_be_written():  # it was lost meanwhile
+                    raise aiohttp.ClientConnectionResetError
             transport, reader = protocol.transport, protocol.reader or protocol.read_directly(connector.buffer)
             response = reader.begin()
             if len(self._acquired) > 1:
@@ -136,6 +141,8 @@ class DirectTransport:
             else:  # the only request: waiting for others would cost an iteration of the event loop
                 progress.begin_sending()
                 reader.write(wire)
+            if place is not None:
+                place.note_written(is_fresh=not protocol.responses)
             await response
             if reader.has_head:
                 progress.stage = "receive"
@@ -157,6 +164,8 @@ class DirectTransport:
             error.__traceback__ = None
             outcome = failure_of(error, progress.stage)
         finally:
+            if place is not None:
+                place.end()
             if protocol is not None:
                 connector.discard(key, protocol)
         progress.stage = "idle"
@@ -189,10 +198,12 @@ class Writes:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        is_held = False
         for protocol, wire, progress in waiting:
             if protocol.reader.progress.done():  # the call was cancelled, though it has not run since, or the connection was lost
                 continue
-            if protocol.has_unread_records():
+            if protocol.has_unread_records() or (is_held and progress.order is not None):  # none overtakes one that is held
+                is_held = True
                 self.add(protocol, wire, progress)
                 continue
             try:

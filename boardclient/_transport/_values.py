@@ -10,6 +10,7 @@ import attrs
 import msgspec
 from multidict import CIMultiDict
 
+from boardclient._transport._order import WriteOrder, WritePlace
 from boardclient._version import __version__
 from boardclient.errors import Effect, Phase
 
@@ -179,6 +180,10 @@ class Progress(Record, kw_only=True):
     """The connection that the response came over, None if there was none."""
     response_number: int = 0
     """Which of the connection's responses it was, counted from 1."""
+    order: WriteOrder | None = None
+    """In which it is written among others, None if that does not matter."""
+    place: WritePlace | None = None
+    """Its place there, while it is under way."""
 
     def begin_sending(self, stage: Stage = "send") -> None:
         """Note that the request is handed over or written now. A subclass may raise an exception: then it is not."""

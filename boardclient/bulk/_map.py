@@ -6,16 +6,19 @@ import asyncio
 import inspect
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._guards import wait_to_end
-from boardclient._interface._responses import status_of
+from boardclient._guards import GuardedLimiter, wait_to_end
+from boardclient._interface._responses import is_throttling, status_of
 from boardclient._pace import Pace
+from boardclient._pipeline._calls import PACED, CallContext
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._source import open_source
-from boardclient.bulk._waiting import Workers
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Workers
 from boardclient.errors import ApiError
 
 T = TypeVar("T")
@@ -122,7 +125,11 @@ async def map_calls(
 
 
 class _Calls(Generic[T, R]):
-    """The calls of one map. A worker is started once there is an item for it."""
+    """The calls of one map. A worker is started once there is an item for it.
+
+    What a function is refused with 429 was not done. A call of the session is repeated at the pace, within the function. A
+    function that makes no call is repeated itself.
+    """
 
     def __init__(
         self,
@@ -136,12 +143,18 @@ class _Calls(Generic[T, R]):
         """The results that were not taken yet. None wakes the one who waits for them, at the end."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
+        self.exchange = pipeline.exchange
+        self.workers = Workers(pipeline.limiter, most, grows=concurrency is None)
+        self.running: set[object] = set()
+        """The calls in flight, and the functions that have made none."""
+        self.ended = 0
+        """How many of them have ended."""
+        self.paces_functions = False
+        """Whether a function was refused that had made no call, so that each waits for the pace itself."""
         self._function = function
         self._source = open_source(items, _numbered)
         self._turn = asyncio.Lock()
-        self._workers = Workers(pipeline.limiter, most, grows=concurrency is None)
-        self._finds_pace = concurrency is None
-        self._ended = 0
+        self._done = 0
 
     def start(self) -> None:
         task = asyncio.create_task(self._work(), name="boardclient map")
@@ -149,20 +162,18 @@ class _Calls(Generic[T, R]):
         task.add_done_callback(self._end)
 
     async def _work(self) -> None:
+        worker = _Worker(self)
+        PACED.set(worker)
         while True:
             async with self._turn:
                 taken = await self._source.take(1)
             if not taken:
                 return
-            if len(self.tasks) < self._workers.workers_needed(self._ended):
+            if len(self.tasks) < self.workers.workers_needed(self._done):
                 self.start()
             ((index, item),) = taken
-            pace, call = self._workers.pace, (self._function, index, item)
-            result = await (_call(*call) if pace is None else _call_at_pace(*call, pace))
-            self._ended += 1
-            error = result.error
-            if self._finds_pace and isinstance(error, ApiError) and status_of(error.status).is_overload:
-                self._workers.record_refusal(self._ended, error)
+            result = await worker.call(self._function, index, item)
+            self._done += 1
             await self.results.put(result)
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -174,6 +185,12 @@ class _Calls(Generic[T, R]):
         if self.results.empty():
             self.results.put_nowait(None)
 
+    def record_refusal(self, refusal: ApiError, seconds: float) -> float | None:
+        """Record a refusal, `seconds` after the first one of the same call. Return the pause before it may be repeated."""
+        self.workers.record_refusal(max(1, self.ended), refusal, self.running)
+        pause = refusal.retry_after or 0.0
+        return pause if is_throttling(refusal) and pause + seconds < PATIENCE_SECONDS else None
+
     async def aclose(self) -> None:
         for task in self.tasks:
             task.cancel()
@@ -184,20 +201,109 @@ class _Calls(Generic[T, R]):
             await self._source.aclose()
 
 
+class _Worker:
+    """Makes the calls of one worker of a map, and gives them the pace."""
+
+    def __init__(self, calls: _Calls[Any, Any]) -> None:
+        self._calls = calls
+        self._loop = asyncio.get_running_loop()
+        self._has_called = False
+        """Whether the function that runs has made a call, of any session."""
+
+    # --- a function
+
+    async def call(self, function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
+        """Return the result of an item, whose function is repeated if it was refused without having made a call."""
+        calls, refused_at = self._calls, None
+        while True:
+            self._has_called = False
+            calls.running.add(self)
+            try:
+                pace = calls.workers.pace if calls.paces_functions else None
+                result = await (_call(function, index, item) if pace is None else self._at_pace(pace, function, index, item))
+            finally:
+                calls.running.discard(self)
+            error = result.error
+            calls.workers.end_earlier(self, error, None if self._has_called else 200)
+            if self._has_called:
+                return result
+            calls.ended += 1
+            if not (isinstance(error, ApiError) and status_of(error.status).is_overload):
+                return result
+            calls.paces_functions = True
+            refused_at = self._loop.time() if refused_at is None else refused_at
+            pause = calls.record_refusal(error, self._loop.time() - refused_at)
+            if pause is None:
+                return result
+            await asyncio.sleep(pause)
+
+    async def _at_pace(self, pace: Pace, function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:
+        async with pace:
+            began = self._loop.time()
+            result = await _call(function, index, item)
+            if not self._has_called:  # its calls have reported theirs
+                error = result.error
+                status, asked = (
+                    (error.status, error.retry_after) if isinstance(error, ApiError) else (200 if error is None else None, None)
+                )
+                pace.report(status, asked, self._loop.time() - began)
+        return result
+
+    # --- the calls of a function
+
+    def begin(self, call: CallContext, exchange: object) -> bool:
+        if not self._has_called:
+            self._has_called = True
+            self._calls.running.discard(self)
+            self._calls.workers.end_earlier(self, None)
+        if exchange is not self._calls.exchange or call.options.is_of_run:
+            return False
+        self._calls.running.add(call)
+        return True
+
+    def end(self, call: object, error: BaseException | None) -> None:
+        self._calls.running.discard(call)
+        self._calls.ended += 1
+        self._calls.workers.end_earlier(call, error, 200 if error is None else None)
+
+    def limiter(self, call: object, inner: GuardedLimiter | None) -> GuardedLimiter | None:
+        workers = self._calls.workers
+        if workers.pace is None or self._calls.paces_functions or call in workers.earlier:
+            return inner
+        return GuardedLimiter(_Both(workers.pace, inner))
+
+    def record_refusal(self, call: object, refusal: ApiError, seconds: float) -> float | None:
+        self._calls.running.discard(call)
+        self._calls.workers.end_earlier(call, refusal)
+        return self._calls.record_refusal(refusal, seconds)
+
+
+class _Both(AbstractAsyncContextManager[None, None]):
+    """Enters a pace, and then the session's limiter, if any."""
+
+    def __init__(self, pace: Pace, inner: GuardedLimiter | None) -> None:
+        self._pace, self._inner = pace, inner
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        self._pace.report(status, retry_after, seconds)
+        if self._inner is not None:
+            self._inner.report(status, retry_after, seconds)
+
+    async def __aenter__(self) -> None:
+        async with AsyncExitStack() as entered:
+            await entered.enter_async_context(self._pace)
+            if self._inner is not None:
+                await entered.enter_async_context(self._inner)
+            self._entered = entered.pop_all()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._entered.__aexit__(exc_type, exc, traceback)
+
+
 def _numbered(index: int, item: object) -> tuple[int, Any]:
     return index, item
-
-
-async def _call_at_pace(function: Callable[[T], Awaitable[R]], index: int, item: T, pace: Pace) -> MapResult[T, R]:
-    async with pace:
-        began = asyncio.get_running_loop().time()
-        result = await _call(function, index, item)
-        error = result.error
-        status, asked = (
-            (error.status, error.retry_after) if isinstance(error, ApiError) else (200 if error is None else None, None)
-        )
-        pace.report(status, asked, asyncio.get_running_loop().time() - began)
-    return result
 
 
 async def _call(function: Callable[[T], Awaitable[R]], index: int, item: T) -> MapResult[T, R]:

@@ -259,6 +259,7 @@ def make_options(
     marker: Marking,
     settle: float | None,
     probe: bool = False,
+    ordered: bool = False,
     waits_for_consent: bool = True,
 ) -> BulkOptions:
     """Check the arguments of `create_many`, and fill in the defaults.
@@ -279,6 +280,8 @@ def make_options(
     check_settle(settle)
     if not isinstance(probe, bool):
         raise TypeError(f"probe must be True or False, not {type(probe).__name__}")
+    if not isinstance(ordered, bool):
+        raise TypeError(f"ordered must be True or False, not {type(ordered).__name__}")
     decided = _unknown(unknown, board_id)
     if probe and decided != "reconcile":
         raise ValueError('probe=True needs board_id, and unknown="reconcile": the board is read to see which cards exist')
@@ -292,6 +295,7 @@ def make_options(
         marker=_marking(marker),
         settle_seconds=settle,
         probe=probe,
+        ordered=ordered,
         workers=min(concurrency or pipeline.max_connections, pipeline.max_connections),  # no more can be sent at a time
         waits_for_consent=waits_for_consent,
     )

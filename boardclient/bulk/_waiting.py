@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
@@ -219,6 +219,8 @@ class Workers:
         self._session_pace = limiter if isinstance(limiter, Pace) else None
         self._most = most
         self._needed = min(_FIRST_WORKERS, most) if grows and self._session_pace is None else most
+        self.earlier: set[object] = set()
+        """The calls in flight that are not limited, since they were begun before the first refusal."""
         self._best_rate = 0.0
         self._round: tuple[int, float] | None = None
         """How many requests had ended when the rate was last measured, and when."""
@@ -243,17 +245,30 @@ class Workers:
                 self._best_rate, self._needed = rate, min(self._most, 2 * self._needed)
         return self._needed
 
-    def record_refusal(self, sent: int, refusal: BoardClientError) -> None:
-        """Record a refusal after so many requests. From now on there is a pace, unless the session has one."""
+    def record_refusal(self, sent: int, refusal: BoardClientError, others: Iterable[object]) -> None:
+        """Record a refusal after so many requests. From now on there is a pace, unless the session has one.
+
+        `others` are the calls in flight. For each of them `end_earlier` has to be called.
+        """
         if self.pace is None and self._session_pace is None:
+            self.earlier = set(others)
             self.pace = Pace.after_refusal(
                 self._most,
                 concurrency=self.workers_needed(sent),
                 sent=sent,
+                in_flight=len(self.earlier),
                 began=self._began,
                 retry_after=retry_after_of(refusal),
                 clock=self._clock,
             )
+
+    def end_earlier(self, call: object, error: BaseException | None, status: int | None = None) -> None:
+        """Tell the pace how a call has ended that was begun before the first refusal. `status` is that of a success."""
+        if call in self.earlier:
+            assert self.pace is not None  # noqa: S101 -- there are no such calls without it
+            self.earlier.discard(call)
+            status, asked = (error.status, error.retry_after) if isinstance(error, ApiError) else (status, None)
+            self.pace.report_earlier(status, asked, math.nan)
 
 
 class Turns(Workers):

@@ -27,7 +27,7 @@ from boardclient.bulk._journal._journal_rows import JournalRows, named, read_con
 from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState, check_row
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
-from boardclient.store._kinds import refuse_ledger
+from boardclient.store._kinds import check_journal
 
 __all__ = [
     "STATES",
@@ -503,7 +503,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Conne
     target = find_location(path)
     if not target.exists():
         raise JournalError(f"there is no journal {target}: check the path")
-    refuse_ledger(target)
+    check_journal(target)
     with translated(target), contextlib.closing(connect(target)) as connection:
         connection.execute("PRAGMA query_only = ON")
         yield target, connection, read_meta(connection, target)

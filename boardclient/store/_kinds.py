@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,17 +14,26 @@ JOURNAL: Final = 0x62634A4C
 """Identifies a journal: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 LEDGER: Final = 0x62634C47
 """Identifies a ledger: "bcLG"."""
+_IS_EARLIER: Final = "SELECT 1 FROM sqlite_master WHERE name = 'boardclient_format'"
+"""Finds the table by which a ledger of format 2 is known, which has no identifier."""
+
+
+@contextlib.contextmanager
+def _unlocked(path: Path) -> Iterator[sqlite3.Connection]:
+    """Read the pages of a SQLite file as they are. Nothing is locked, changed or created."""
+    # To open the file without SQLite and close it again would end the locks that this process has on it:
+    # https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_.
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        yield connection
 
 
 def application_of(path: Path) -> int:
-    """Return the application identifier of a SQLite file, 0 if it has none. Nothing is locked, changed or created.
+    """Return the application identifier of a SQLite file, 0 if it has none.
 
     Raises:
         sqlite3.Error: the file is missing, or no SQLite file.
     """
-    # Immutable: SQLite reads the first page of the file alone. To open the file without SQLite and close it again would end the
-    # locks that this process has on it: https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_.
-    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+    with _unlocked(path) as connection:
         ((application,),) = connection.execute("PRAGMA application_id")
     return int(application)
 
@@ -42,12 +52,20 @@ def refuse_journal(path: Path) -> None:
         raise JournalError(f"{path} is the file of another program: this is no ledger. Choose another path")
 
 
-def refuse_ledger(path: Path) -> None:
-    """Refuse a ledger where a journal is meant.
+def check_journal(path: Path) -> None:
+    """Check that a SQLite file is a journal by what it says of itself.
 
     Raises:
-        JournalError: it is a ledger.
+        JournalError: it is a ledger, or the file of another program.
     """
-    with contextlib.suppress(sqlite3.Error):  # what is no SQLite file is refused by its name later
-        if application_of(path) == LEDGER:
-            raise JournalError(f"{path} is a ledger, and no journal: give the journal a file of its own, or pass it as ledger=")
+    application, is_ledger = JOURNAL, False
+    with contextlib.suppress(sqlite3.Error):  # what is no SQLite file, or damaged, is refused by its name when it is opened
+        application = application_of(path)
+        with _unlocked(path) as connection:
+            is_ledger = application == LEDGER or (application == 0 and connection.execute(_IS_EARLIER).fetchone() is not None)
+    if is_ledger:
+        raise JournalError(f"{path} is a ledger, and no journal: give the journal a file of its own, or pass it as ledger=")
+    if application != JOURNAL:
+        raise JournalError(
+            f"{path} is no journal of boardclient (it may be empty or cut off): choose another path, or restore it"
+        )

@@ -21,7 +21,7 @@ with requires_extra("postgres", "a ledger on PostgreSQL"):
 
 Error: Final = psycopg.Error
 _ARRAYS: Final = {int: "bigint[]", str: "text[]", bytes: "bytea[]", float: "float8[]", bool: "boolean[]"}
-_PASSING: Final = ("08", "57P", "53300", "40001", "40P01", "23505")
+_PASSING: Final = ("08", "57P", "25P03", "53300", "40001", "40P01", "23505")
 """How the codes begin of what passes, the last that of a row which another connection has inserted at the same moment
 (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 _OPTIONS: Final = {
@@ -31,6 +31,8 @@ _OPTIONS: Final = {
     "keepalives_interval": "10",
     "keepalives_count": "4",
 }
+_IDLE_SECONDS: Final = 10
+"""How long a transaction may stand still before the server ends it: others wait for what a suspended process has locked."""
 _PREPARED: Final = 2
 """How often a connection runs a statement before the server keeps its plan."""
 
@@ -61,7 +63,8 @@ class ServerConnection(Connection):
     def __init__(self, raw: psycopg.Connection[Any], *, is_durable: bool) -> None:
         self.raw = raw
         # Of the transaction alone: a pooler passes the connection on.
-        self._begin = b"BEGIN" if is_durable else b"BEGIN; SET LOCAL synchronous_commit = off"
+        wait = "" if is_durable else "; SET LOCAL synchronous_commit = off"
+        self._begin = f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'{wait}".encode()
 
     def _execute(self, sql: str, values: Sequence[object]) -> psycopg.Cursor[Any]:
         return self.raw.execute(translated(sql, is_file=False)[0].encode(), values)

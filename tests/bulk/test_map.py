@@ -10,8 +10,8 @@ import pytest
 from virtual_loop import virtually
 from waiting import until
 
-from boardclient import ApiError, AsyncSession, CardDraft, NotFoundError, StaticCredentials
-from boardclient.testing import BoardService
+from boardclient import ApiError, AsyncSession, CardDraft, NotFoundError, Pace, RateLimitError, StaticCredentials
+from boardclient.testing import BoardService, faults
 
 
 @pytest.mark.parametrize("concurrency", [None, 1, 3])
@@ -284,13 +284,65 @@ async def test_calls_slow_down_once_one_is_refused(rate: float, status: int, mos
         assert call.accepted > 0.85 * rate * asyncio.get_running_loop().time()
 
 
+@pytest.mark.parametrize("concurrency", [None, 10])
 @virtually
-async def test_a_fixed_number_of_calls_is_not_slowed_down() -> None:
-    """With `concurrency` refusals are results like others."""
+async def test_no_item_fails_because_too_much_was_asked(concurrency: int | None) -> None:
+    """A function that is refused with 429 is called again at the pace, also with a fixed number of calls at a time."""
     async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
         call = Limited(20.0)
-        assert len([result async for result in session.map(call, range(400), 10)]) == 400
-        assert asyncio.get_running_loop().time() == pytest.approx(400 / 10 * 0.05)
+        results = [result async for result in session.map(call, range(400), concurrency)]
+        assert sorted(result.index for result in results) == list(range(400))
+        assert {result.error for result in results} == {None}
+        assert call.accepted == 400
+        assert call.refused < 60
+        assert asyncio.get_running_loop().time() < 400 / 20 * 1.2
+
+
+@virtually
+async def test_an_item_that_is_refused_for_too_long_fails() -> None:
+    """Five minutes of 429, or a pause that the service asks for beyond them, are the end."""
+    asked: list[float | None] = [None, 3600.0]
+
+    async def refused(item: int) -> None:
+        raise ApiError("too many requests", 429, retry_after=asked[item])
+
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        results = [result async for result in session.map(refused, range(2))]
+        assert [result.index for result in results] == [1, 0]
+        assert all(isinstance(result.error, ApiError) for result in results)
+        assert asyncio.get_running_loop().time() == pytest.approx(300, abs=31)
+
+
+@pytest.mark.parametrize(("concurrency", "limiter"), [(None, False), (4, False), (None, True)])
+async def test_calls_of_a_function_that_are_refused_are_made_again(
+    concurrency: int | None, limiter: bool, service: BoardService, session: AsyncSession, list_id: str
+) -> None:
+    """Each alone: what the function has done before is not done again, and no retry policy is needed."""
+    service.faults.rate_limit = faults.rate_limit(400, burst=40)
+    session = session.with_options(retry=None, **({"limiter": Pace()} if limiter else {}))
+
+    async def call(number: int) -> str:
+        card = await session.cards.create(f"card {number}", list_id=list_id)
+        return (await session.cards.get(card.id)).name
+
+    results = [result async for result in session.map(call, range(100), concurrency)]
+    assert {result.error for result in results} == {None}
+    assert sorted(card.name for card in service.rules.cards.values()) == sorted(f"card {number}" for number in range(100))
+    assert any(call.status == 429 for call in service.calls)
+
+
+async def test_calls_to_another_session_keep_their_own_limits(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """A refusal there is an error, and a bulk run within a function has its own pace."""
+    async with BoardService() as other, other.session(retry=None) as elsewhere:
+        other.faults.rate_limit = faults.rate_limit(0.001, burst=1)
+
+        async def call(number: int) -> None:
+            await session.cards.create_many([CardDraft(f"card {number}", list_id)]).wait()
+            await elsewhere.members.me()
+
+        results = [result async for result in session.map(call, range(3), 1)]
+        assert [type(result.error) for result in results] == [type(None), RateLimitError, RateLimitError]
+        assert len(service.rules.cards) == 3
 
 
 async def _double(item: int) -> int:

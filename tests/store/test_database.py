@@ -14,6 +14,7 @@ import pytest
 from waiting import SECONDS
 
 from boardclient import CardDraft, CredentialError, JournalError
+from boardclient.bulk.journal import read_rows
 from boardclient.distributed import SqlTokenStore, open_job
 from boardclient.store import _clock
 from boardclient.store._connection import Connection
@@ -207,12 +208,17 @@ async def test_a_journal_is_no_ledger_and_a_ledger_no_journal(tmp_path: Path) ->
             assert [result.state async for result in run] == ["already"] * 3
         async with contextlib.aclosing(Database(ledger)) as database:
             await database.create(THINGS)
-        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         assert application_of(ledger) == LEDGER
-        with pytest.raises(JournalError, match="is a ledger, and no journal"):
-            async with session.cards.create_many(rows, concurrency=1, board_id=board.id, journal=ledger) as run:
-                async for _ in run:
-                    pass
+        with contextlib.closing(sqlite3.connect(tmp_path / "old ledger")) as other:
+            other.executescript("CREATE TABLE boardclient_format (format INTEGER PRIMARY KEY); PRAGMA journal_mode = WAL")
+        with contextlib.closing(sqlite3.connect(tmp_path / "notes")) as other:
+            other.execute("CREATE TABLE notes (text)")
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        for place, words in ((ledger, "is a ledger, and no"), ("old ledger", "is a ledger, and no"), ("notes", "is no")):
+            with pytest.raises(JournalError, match=f"{words} journal"):
+                await session.cards.create_many(rows, board_id=board.id, journal=tmp_path / place)
+            with pytest.raises(JournalError, match=f"{words} journal"):
+                [*read_rows(tmp_path / place)]
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -18,7 +18,7 @@ from ledger_places import Server
 from waiting import SECONDS, until
 
 from boardclient import JournalError
-from boardclient.store import _database, _sqlite
+from boardclient.store import _database, _postgres, _sqlite
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database, Tables
 from boardclient.store._postgres import ServerConnection
@@ -97,6 +97,29 @@ async def test_a_server_that_does_not_answer_is_given_up(server: Database, monke
             await server.read("SELECT pg_sleep(10000)")
     monkeypatch.undo()
     assert await count(server) == 0
+
+
+async def test_a_worker_that_is_suspended_in_a_transaction_keeps_nobody_waiting_for_long(
+    server: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its transaction. When it wakes up, it does its work again."""
+    monkeypatch.setattr(_postgres, "_IDLE_SECONDS", 1)
+    is_begun, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still(connection: Connection) -> None:
+        connection.run("UPDATE boardclient_words SET word = word || 'b'")
+        is_begun.set()
+        assert may_go_on.wait(SECONDS)
+
+    await server.change(add)
+    async with contextlib.aclosing(Database(server.where)) as suspended:
+        await count(suspended)
+        task = asyncio.create_task(suspended.change(stand_still))
+        await until(is_begun.is_set, pause=0.01)
+        await server.change(lambda connection: connection.run("UPDATE boardclient_words SET word = word || 'c'"))
+        may_go_on.set()
+        await task
+    assert [row.word for row in await server.read("SELECT word FROM boardclient_words")] == ["acb"]
 
 
 async def test_a_server_whose_connection_takes_long_is_waited_for(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:

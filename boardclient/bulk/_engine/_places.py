@@ -174,6 +174,7 @@ class BulkOptions:
     settle_seconds: float
     workers: int
     probe: bool = False
+    ordered: bool = False
     waits_for_consent: bool = True
     """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
     resends: bool = True

@@ -347,7 +347,7 @@ class Responses:
     def _pause_of(self, row: Row, failure: BoardClientError) -> float | None:
         """Return the pause before a row is sent again that is put off, None if it has waited too long."""
         if is_throttling(failure):
-            self._turns.record_refusal(self._tally.requests, failure)
+            self._turns.record_refusal(self._tally.requests, failure, self.order.sending)
             self._asked_pause(failure)
         return 0.0 if self._owner.is_halted else _pause_before(row, failure, self._hold)
 

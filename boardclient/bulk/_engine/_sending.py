@@ -11,6 +11,7 @@ from typing import Final
 from boardclient._guards import GuardedLimiter
 from boardclient._interface import _operations as operations
 from boardclient._pipeline._calls import CallOptions
+from boardclient._transport._order import WriteOrder
 from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._engine._row_responses import CREATE, Responses
 from boardclient.bulk._life import Row
@@ -52,6 +53,7 @@ class Sender:
         self.is_exhausted = False
         """Whether the input has ended."""
         self._requests = 0  # how many requests were begun
+        self._orders = dict[str, WriteOrder]()  # in which the rows of each list are written
         self._results.on_take = self.dispatch
         if isinstance(self._source, AsyncSource):
             self._source.on_wait = self.dispatch
@@ -148,6 +150,8 @@ class Sender:
             finally:
                 self.busy -= 1
                 self._responses.order.sending.discard(row)
+            if self._turns.earlier:
+                self._turns.end_earlier(row, failure, 200 if failure is None else None)
             if failure is None:
                 self._responses.record_created(row, card, options)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
             else:
@@ -184,6 +188,8 @@ class Sender:
         draft = row.draft
         desc = self._markers.description(row) if self._options.marker or row.is_probe else draft.desc
         request = operations.card_request(draft.name, draft.list_id, desc, draft.due, draft.pos)
+        if self._options.ordered:
+            options.order = self._orders.get(draft.list_id) or self._orders.setdefault(draft.list_id, WriteOrder())
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:

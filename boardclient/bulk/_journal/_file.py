@@ -22,7 +22,7 @@ import attrs
 
 from boardclient._environment import find_location, why_no_file_opens
 from boardclient.errors import JournalError
-from boardclient.store._kinds import JOURNAL, refuse_ledger
+from boardclient.store._kinds import JOURNAL, check_journal
 
 FORMAT: Final = 5
 _READABLE: Final = frozenset({4, FORMAT})
@@ -90,17 +90,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
-    """Check that the file is a journal, and return its metadata.
+    """Check the format of a journal, and return its metadata.
 
     Raises:
-        JournalError: it is not a journal, or has another format.
+        JournalError: it has another format.
         sqlite3.Error: it can't be read.
     """
-    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    if application != JOURNAL:
-        raise JournalError(
-            f"{path} is no journal of boardclient (it may be empty or cut off): choose another path, or restore it"
-        )
+    ((version,),) = connection.execute("PRAGMA user_version")
     if version not in _READABLE:
         age = "a newer" if version > FORMAT else "an older"
         raise JournalError(
@@ -288,7 +284,8 @@ class JournalFile:
         target = find_location(path)
         if identity is None and not target.exists():
             raise JournalError(f"there is no journal {target}: check the path")
-        refuse_ledger(target)
+        if target.exists():
+            check_journal(target)
         with contextlib.ExitStack() as opened, translated(target):
             lock = opened.enter_context(contextlib.closing(RunLock(target)))
             if identity is not None and not target.exists():

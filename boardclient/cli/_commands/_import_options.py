@@ -54,6 +54,7 @@ class ImportOptions:
         existing: With a new journal: what to do with rows that equal cards which are on the board already.
         marker: Put a code into each description. It proves whose card is whose where others change cards.
         probe: Prove by a temporary card, which is deleted, that lost rows are absent where no card of the import proves it.
+        unordered: Let rows of a list overtake each other where connections are opened, which is faster there.
         preview: Show what would be done. Nothing is sent, and no journal is changed.
         concurrency: How many cards to create at a time.
         rate: The most requests per second.
@@ -81,6 +82,7 @@ class ImportOptions:
     existing: str = option(type=click.Choice(["refuse", "skip", "create"]), default="refuse", show_default=True)
     marker: bool = option(is_flag=True)
     probe: bool = option("--probe/--no-probe", default=True, show_default=True)
+    unordered: bool = option(is_flag=True)
     preview: bool = option(is_flag=True)
     concurrency: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="adaptive")
     rate: float | None = option(type=Number(min=0, min_open=True), metavar="N", show_default="adaptive")

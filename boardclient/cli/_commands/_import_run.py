@@ -129,6 +129,7 @@ class ImportRun:
             settle=options.settle,
             marker=options.marker or None,
             probe=options.probe and bool(self.places),
+            ordered=not options.unordered,
             on_progress=self._show_progress,
         )
 
