@@ -14,6 +14,7 @@ from boardclient import AsyncSession
 from boardclient._environment import requires_extra
 
 with requires_extra("mcp", "the server for agents"):
+    from boardclient.integrations.mcp._calls import note_event
     from boardclient.integrations.mcp._server import CALL_SECONDS, BoardServer
     from boardclient.integrations.mcp._tools import Work, tools_of
 
@@ -46,7 +47,10 @@ def make_server(
         zone: The time zone of dates without an offset. None (default): that of the variable `BOARDCLIENT_TIMEZONE`, or of this
             machine.
     """
-    given = session._pipeline.timeout
-    view = session.with_options(timeout=CALL_SECONDS if given is None else min(given, CALL_SECONDS))
+    given, observers = session._pipeline.timeout, session._pipeline.observers
+    view = session.with_options(
+        timeout=CALL_SECONDS if given is None else min(given, CALL_SECONDS),
+        observers=[note_event] if observers is None else [observers.notify, note_event],
+    )
     tools = tools_of(Work(view, os.fspath(ledger), settle))
     return BoardServer(view, [tool for tool in tools if allow_delete or not tool.deletes], zone)

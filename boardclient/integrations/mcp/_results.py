@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -81,12 +82,13 @@ def refused(error: object) -> Result:
     return failed(Effect.NOT_SENT, str(error), CORRECT)
 
 
-def late(seconds: float, advice: Advice, tries: int) -> Result:
-    """Return the result of a call that was ended because a host would not have waited longer."""
-    error = f"the call had no result after {seconds:.0f} seconds, and was ended"
-    if advice.is_reading or advice.can_repeat:
-        return failed(Effect.UNKNOWN, error, _again(tries, "", "It continues where this one ended."))
-    return failed(Effect.UNKNOWN, error, advice.unknown)
+def late(seconds: float, what: str, advice: Advice, tries: int, ends_at: datetime | None) -> Result:
+    """Return the result of a call that has none in the time that a host waits. `ends_at` is when what it waits for is over."""
+    error = f"the call has no result after {seconds:.0f} seconds: {what}"
+    moment = None if ends_at is None else ends_at.isoformat(timespec="seconds")
+    if not advice.can_repeat:
+        return failed(Effect.UNKNOWN, error, advice.unknown)
+    return failed(Effect.UNKNOWN, error, _again(tries, f" after {moment}" if moment else ""), retry_at=moment)
 
 
 def of_error(error: errors.BoardClientError, advice: Advice, tries: int) -> Result:
@@ -115,7 +117,7 @@ def _next_step(error: errors.BoardClientError, advice: Advice, tries: int, momen
     if error.effect is Effect.UNKNOWN and not advice.can_repeat:
         return advice.unknown
     if error.effect in {Effect.UNKNOWN, Effect.NOT_SENT} or moment is not None or isinstance(error, errors.RateLimitError):
-        return _again(tries, f" after {moment}" if moment else "", "")
+        return _again(tries, f" after {moment}" if moment else "")
     return (
         f"The service refuses these arguments, and has done nothing: change them, if the error says how. If not: {_TELL.lower()}."
     )
@@ -154,7 +156,7 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
     return ""
 
 
-def _again(tries: int, when: str, why: str) -> str:
+def _again(tries: int, when: str) -> str:
     if tries >= _MOST_TRIES:
         return f"The call has failed {tries} times alike. {_TELL}; it may be made again later, with the same arguments."
-    return f"Repeat the call with the same arguments{when}.{why and ' '}{why}"
+    return f"Repeat the call with the same arguments{when}."

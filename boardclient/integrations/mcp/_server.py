@@ -19,6 +19,7 @@ from mcp.types import Tool as Description
 from boardclient import AsyncSession, Effect, __version__, errors
 from boardclient.integrations.mcp import _results as results
 from boardclient.integrations.mcp._arguments import WrongArgumentError, read_arguments
+from boardclient.integrations.mcp._calls import Call
 from boardclient.integrations.mcp._results import Result
 from boardclient.integrations.mcp._stdio import serve
 from boardclient.integrations.mcp._tools import Tool
@@ -27,7 +28,7 @@ from boardclient.models import configured_zone, did_you_mean
 CALL_SECONDS: Final = 40.0
 """How long a request of a tool may take, and a creation may wait."""
 _ANSWER_SECONDS: Final = 44.0
-"""After how long a call is ended. Hosts give up after 60 seconds, and then make the call again."""
+"""After how long a call is answered in any case. Hosts give up after 60 seconds, and then make the call again."""
 _END_SECONDS: Final = 0.5
 """How long the end of a call is waited for after it was cancelled."""
 _PROGRESS_SECONDS: Final = 1.0
@@ -52,6 +53,8 @@ class BoardServer(MCPServer[Any]):
         self._session, self._zone = session, zone
         self._own = {tool.name: tool for tool in tools}
         self._running: set[asyncio.Task[Result]] = set()
+        self._continued: dict[str, Call] = {}
+        """The calls under way that the same call again waits for, also after their hosts had no result in time."""
         self._failures: OrderedDict[str, int] = OrderedDict()
         """How often in a row the same calls have failed."""
 
@@ -73,33 +76,53 @@ class BoardServer(MCPServer[Any]):
             names = [*self._own, *others]
             words = f"there is no tool {name!r}{did_you_mean(name, names)}"
             return results.shown(results.failed(Effect.NOT_SENT, words, f"Call one of {', '.join(names)}."))
-        task = asyncio.create_task(self._answer(tool, arguments), name=f"boardclient tool {name}")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        call = self._begin(tool, arguments)
+        call.waiting += 1
         try:
-            await self._wait(task, context)
+            await self._wait(call, context)
         except asyncio.CancelledError:
             # The task ends by itself: a scope of anyio would cancel each of its steps as well.
-            task.cancel()
+            if call.waiting == 1:
+                call.task.cancel()
             raise
-        if task.done() and not task.cancelled():
-            return results.shown(task.result())
+        finally:
+            call.waiting -= 1
+        if not call.task.done() and not tool.continues:
+            call.task.cancel()
+            await asyncio.wait({call.task}, timeout=_END_SECONDS)
+        if call.task.done() and not call.task.cancelled():
+            return results.shown(call.task.result())
         tries = self._note_failure(tool, arguments)
-        return results.shown(results.late(_ANSWER_SECONDS, tool.advice, tries))
+        return results.shown(results.late(_ANSWER_SECONDS, call.words, tool.advice, tries, call.ends_at))
 
-    async def _wait(self, task: asyncio.Task[Result], context: Context[Any, Any] | None) -> None:
-        """Wait for a call, tell the host meanwhile that it is not forgotten, and end it in time."""
+    def _begin(self, tool: Tool, arguments: Mapping[str, Any]) -> Call:
+        """Begin a call, or return the one that is under way with the same arguments, if its tool continues it."""
+        key = _key(tool, arguments)
+        if tool.continues and (found := self._continued.get(key)) is not None:
+            return found
+        call = Call()
+
+        async def answer() -> Result:
+            call.follow()
+            return await self._answer(tool, arguments)
+
+        call.task = asyncio.create_task(answer(), name=f"boardclient tool {tool.name}")
+        self._running.add(call.task)
+        call.task.add_done_callback(self._running.discard)
+        if tool.continues:
+            self._continued[key] = call
+            call.task.add_done_callback(lambda _: self._continued.pop(key, None))
+        return call
+
+    async def _wait(self, call: Call, context: Context[Any, Any] | None) -> None:
+        """Wait for the result of a call as long as a host may wait, and tell the host meanwhile what it waits for."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (passed := loop.time() - began) < _ANSWER_SECONDS:
-            if passed and context is not None:
+        while not call.task.done() and (passed := loop.time() - began) < _ANSWER_SECONDS:
+            await asyncio.wait({call.task}, timeout=min(_PROGRESS_SECONDS, _ANSWER_SECONDS - passed))
+            if context is not None and not call.task.done():
                 with contextlib.suppress(Exception):  # a host that does not listen has its result all the same
-                    await context.report_progress(round(passed), round(_ANSWER_SECONDS), "waiting for the service")
-            await asyncio.wait({task}, timeout=min(_PROGRESS_SECONDS, _ANSWER_SECONDS - passed))
-            if task.done():
-                return
-        task.cancel()
-        await asyncio.wait({task}, timeout=_END_SECONDS)
+                    await context.report_progress(round(loop.time() - began), round(_ANSWER_SECONDS), call.words)
 
     async def _answer(self, tool: Tool, arguments: Mapping[str, Any]) -> Result:
         """Return the result of a call, without what equals a credential."""

@@ -34,7 +34,11 @@ _CARD: Final = {
 
 @attrs.frozen(kw_only=True)
 class Tool:
-    """A tool. `operation` says what it does to the service, `deletes` that no other call brings back what it takes away."""
+    """A tool.
+
+    `operation` says what it does to the service, and `deletes` that no other call brings back what it takes away. A call of one
+    that `continues` may take longer than a host waits: the same call again waits for it.
+    """
 
     name: str
     text: str
@@ -44,6 +48,7 @@ class Tool:
     advice: Advice
     work: Callable[..., Awaitable[Result]]
     deletes: bool = False
+    continues: bool = False
 
     def description(self, zone: str) -> Description:
         """Return what a client may know of the tool before it calls it. What replaces or removes something is destructive."""
@@ -198,6 +203,7 @@ def tools_of(work: Work) -> list[Tool]:
                 "ask the user for its identifier."
             ),
             work=work.create_card,
+            continues=True,
         ),
         Tool(
             name="move_card",
