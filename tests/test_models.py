@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
 import json
 import pickle
@@ -481,3 +482,53 @@ def test_notebooks_show_a_table_of_what_a_record_has() -> None:
     table = BulkReport(created=2, unknown=1, seconds=1.25, rate=1.6, requests=3, problems=(problem,))._repr_html_()
     assert "<th>created</th><td>2</td>" in table
     assert "<tr><th>row 0 (&#x27;&lt;b&gt;&#x27;)</th><td>unknown: &lt;lost&gt;</td></tr>" in table
+
+
+CARD = Card("c", "Book the hall", due=datetime(2027, 1, 2, 3, tzinfo=UTC), extra={"labels": [{"id": "l"}]})
+
+
+def test_models_are_taken_apart_as_dataclasses_are() -> None:
+    """What knows no attrs classes asks for the fields of a dataclass: data frames, and the JSON of some frameworks."""
+    assert dataclasses.is_dataclass(CARD)
+    assert dataclasses.is_dataclass(Card)
+    assert not dataclasses.is_dataclass(Card.__mro__[1])
+    assert dataclasses.asdict(CARD) == {**CARD.to_dict(), "due": CARD.due}
+    assert dataclasses.asdict(Board("b", prefs=BoardPrefs("private")))["prefs"]["permission_level"] == "private"
+    assert [field.name for field in dataclasses.fields(CardDraft)] == ["name", "list_id", "desc", "due", "pos", "reference"]
+
+
+@pytest.mark.full
+def test_a_data_frame_of_models_has_columns() -> None:
+    """One for each field, with dates as dates."""
+    import pandas
+
+    frame = pandas.DataFrame([CARD, Card("d")])
+    assert [*frame.columns] == ["id", "name", "desc", "url", "list_id", "due", "pos", "extra"]
+    assert (frame["due"][0], frame["name"][0], frame["id"][1]) == (CARD.due, "Book the hall", "d")
+
+
+@pytest.mark.full
+def test_fastapi_takes_a_model_wherever_it_stands() -> None:
+    """Without an annotation, in a list and in a mapping."""
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    app = FastAPI()
+    for path, value in (("/plain", CARD), ("/list", [CARD]), ("/mapping", {"card": CARD})):
+        app.get(path)(lambda value=value: value)
+    with TestClient(app) as client:
+        plain, many, mapped = (client.get(path).json() for path in ("/plain", "/list", "/mapping"))
+    assert plain == many[0] == mapped["card"]
+    assert datetime.fromisoformat(plain.pop("due")) == CARD.due
+    assert plain == {name: value for name, value in CARD.to_dict().items() if name != "due"}
+
+
+@pytest.mark.full
+def test_starlette_takes_models_by_a_response() -> None:
+    """Anywhere in the value. What is no model is left to the framework."""
+    from boardclient.integrations.fastapi import ModelJSONResponse
+
+    value = {"card": CARD, "more": [(CARD, 1)], "due": None}
+    assert json.loads(ModelJSONResponse(value).body) == {"card": CARD.to_dict(), "more": [[CARD.to_dict(), 1]], "due": None}
+    with pytest.raises(TypeError):
+        ModelJSONResponse({"a": object()})

@@ -11,17 +11,33 @@ from typing import Final, cast
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
 from boardclient.integrations._sessions import BoardSessions
+from boardclient.models import to_plain
 from boardclient.session import AsyncSession
 
 with requires_extra("django", __name__):
     from asgiref.sync import markcoroutinefunction
     from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]  # -- Django has no types
+    from django.core.serializers.json import DjangoJSONEncoder  # type: ignore[import-untyped]  # -- Django has no types
     from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]  # -- Django has no types
 
-__all__ = ["DjangoBoards"]
+__all__ = ["DjangoBoards", "ModelJSONEncoder"]
 
 _GetResponse = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _NO_SCOPE: Final = "serve Django by ASGI: a request of WSGI has no event loop that outlives it"
+
+
+class ModelJSONEncoder(DjangoJSONEncoder):  # type: ignore[misc]  # -- Django has no types
+    """Writes models wherever they stand.
+
+    ```python
+    JsonResponse({"cards": cards}, encoder=ModelJSONEncoder)
+    ```
+    """
+
+    def default(self, o: object) -> object:
+        """Return a model as its `to_dict` does, and anything else as Django does."""
+        plain = to_plain(o)
+        return super().default(o) if plain is o else plain
 
 
 class DjangoBoards(BoardSessions):

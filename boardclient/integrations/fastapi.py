@@ -5,6 +5,7 @@ from __future__ import annotations
 from boardclient._environment import requires_extra
 
 with requires_extra("fastapi", __name__):
+    from boardclient.integrations.starlette import ModelJSONResponse
     from boardclient.integrations.starlette import StarletteBoards as FastAPIBoards
 
-__all__ = ["FastAPIBoards"]
+__all__ = ["FastAPIBoards", "ModelJSONResponse"]

@@ -10,19 +10,33 @@ from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, logger, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.integrations.asgi import OriginGuard
+from boardclient.models import to_plain
 from boardclient.session import AsyncSession
 
 with requires_extra("starlette", __name__):
     from starlette.applications import Starlette
     from starlette.requests import HTTPConnection, Request
-    from starlette.responses import Response
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
-__all__ = ["StarletteBoards"]
+__all__ = ["ModelJSONResponse", "StarletteBoards"]
 
 _NOT_INSTALLED: Final = (
     "boards.install(app) was not called: there is no {}, and errors of this package get no response of their own"
 )
+
+
+class ModelJSONResponse(JSONResponse):
+    """A response of JSON that may hold models anywhere.
+
+    ```python
+    ModelJSONResponse({"cards": cards})
+    ```
+    """
+
+    def render(self, content: object) -> bytes:
+        """Return the content as JSON. Models are written as their `to_dict` does."""
+        return super().render(to_plain(content))
 
 
 class StarletteBoards(BoardSessions):

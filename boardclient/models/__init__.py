@@ -38,10 +38,32 @@ Pos: TypeAlias = Position | Literal["top", "bottom"] | str | float  # noqa: PYI0
 """A position: "top", "bottom", or another text or number that the service takes besides (interface 2.2)."""
 
 
+class _DataclassFields:
+    """The fields of a model as those of a dataclass, made when they are first asked for.
+
+    FastAPI, Quart, Flask, pandas and polars take dataclasses apart, and know no attrs classes. This attribute is by what all of
+    them tell one: https://docs.python.org/3/library/dataclasses.html#dataclasses.is_dataclass.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[type, object] = {}
+
+    def __get__(self, instance: object, owner: type) -> object:
+        if owner is _Model:
+            raise AttributeError("the base of the models has no fields")
+        if owner not in self._made:
+            import dataclasses
+
+            names = [(field.name, object, None) for field in attrs.fields(cast("type[attrs.AttrsInstance]", owner))]
+            self._made[owner] = cast("Any", dataclasses.make_dataclass(owner.__name__, names)).__dataclass_fields__
+        return self._made[owner]
+
+
 class _Model:
-    """The base class of all models and of drafts: their forms for JSON and pydantic."""
+    """The base class of all models and of drafts: their forms for JSON, data frames and pydantic."""
 
     __slots__ = ("__weakref__",)  # a slot of the model's own would keep `_fields` from making its instances faster
+    __dataclass_fields__ = _DataclassFields()
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the fields by name, as values that JSON can express.
@@ -96,6 +118,18 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, Mapping):
         return dict(value)
     return utc_timestamp(value) if isinstance(value, datetime) else cast("JsonValue", value)
+
+
+def to_plain(value: object) -> object:
+    """Return a value with its models as `to_dict` returns them.
+
+    They may stand in lists and mappings. Anything else is unchanged.
+    """
+    if isinstance(value, _Model):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {key: to_plain(one) for key, one in value.items()}
+    return [to_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _extra() -> Extra:

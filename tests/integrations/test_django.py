@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, date, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from web_apps import MakeSignIn, django_app
 
+from boardclient import Card
 from boardclient.testing import BoardService
 
 
@@ -34,3 +37,17 @@ async def test_a_request_without_asgi(make: MakeSignIn) -> None:
         await boards.user_session(RequestFactory().get("/me"))
     with pytest.raises(ZeroDivisionError):
         await boards.handle(AsyncRequestFactory().get("/me"), ZeroDivisionError())
+
+
+def test_djangos_json_takes_models_by_an_encoder(make: MakeSignIn) -> None:
+    """Anywhere in the value. What is no model is Django's."""
+    django_app(make)
+    from django.http import JsonResponse
+
+    from boardclient.integrations.django import ModelJSONEncoder
+
+    card = Card("c", "Book the hall", due=datetime(2027, 1, 2, 3, tzinfo=UTC), extra={"labels": [{"id": "l"}]})
+    response = JsonResponse({"card": card, "more": [(card, 1)], "day": date(2027, 1, 2)}, encoder=ModelJSONEncoder)
+    assert json.loads(response.content) == {"card": card.to_dict(), "more": [[card.to_dict(), 1]], "day": "2027-01-02"}
+    with pytest.raises(TypeError):
+        JsonResponse({"a": object()}, encoder=ModelJSONEncoder)
