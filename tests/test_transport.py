@@ -72,11 +72,22 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
         (RuntimeError("x"), "the exchange failed (RuntimeError)"),
         (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
         (aiohttp.ServerDisconnectedError(), "the connection was closed before the response"),
+        (aiohttp.ClientConnectionResetError(), "the connection was closed while the request was written"),
     ],
 )
 def test_why_in_words(error: Exception, why: str) -> None:
     """The reason is in words, with the system's own where it gave a number."""
     assert failure_of(error, "receive").why == why
+
+
+@pytest.mark.parametrize("stage", ["connect", "write"])
+@pytest.mark.parametrize(
+    "error", [aiohttp.ClientConnectionResetError(), aiohttp.ServerDisconnectedError(), ConnectionResetError(), BrokenPipeError()]
+)
+def test_a_connection_that_ends_before_the_request_is_written(error: Exception, stage: str) -> None:
+    """Nothing was sent, and the words say so, whatever aiohttp or the system calls it."""
+    failure = failure_of(error, stage)
+    assert (failure.effect, failure.why) == (Effect.NOT_SENT, "the connection was closed before the request was written")
 
 
 def tls(kind: type[ssl.SSLError], reason: str, verified: str = "") -> ssl.SSLError:
@@ -101,7 +112,14 @@ def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
             tls(ssl.SSLCertVerificationError, "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"),
             f"the certificate was refused (self-signed certificate){TRUST}",
         ),
-        (tls(ssl.SSLError, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), "TLS failed (tlsv13 alert certificate required)"),
+        (
+            tls(ssl.SSLError, "TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+            "TLS failed (tlsv13 alert certificate required), the peer wants a client certificate: give ssl= a context with one",
+        ),
+        (
+            tls(ssl.SSLError, "SSLV3_ALERT_HANDSHAKE_FAILURE"),
+            "TLS failed (sslv3 alert handshake failure), the peer may want a client certificate: give ssl= a context with one",
+        ),
         (tls(ssl.SSLError, "bad\r\nwords"), "TLS failed (bad??words)"),
     ],
 )

@@ -505,6 +505,7 @@ def outcome_of(request: Request[T], response: TransportResult, earlier: Effect, 
             error = SessionClosedError(words, response.effect)
         else:
             error = TransportError(words, response.phase, request.line, response.effect)
+            error.__cause__ = response.cause
     else:
         error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:

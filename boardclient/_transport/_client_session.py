@@ -22,8 +22,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from boardclient._redaction import forms_of, masked_text, secrets_of, shown_response, shown_url
-from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
-from boardclient._transport._reader import failure_of, read_whole
+from boardclient._transport._bodies import read_whole
+from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol, discard_unread
+from boardclient._transport._reader import NOT_CHUNKED, RefusedError, application_error_in, failure_of
 from boardclient._transport._values import (
     FORM_TYPE,
     LARGE_BODY_BYTES,
@@ -90,6 +91,7 @@ class ClientSessionTransport:
         if hides_secrets:
             is_watched = is_wrapped() or bool(self._http.trace_configs)
             outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
+        target = URL(shown_url(url) if hides_secrets else url, encoded=True)
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         http = _without_cookies(self._http) if self._is_lent else self._http
@@ -97,10 +99,12 @@ class ClientSessionTransport:
             progress.connection = None
             if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
                 progress.place = progress.order.enter()
+            if self._is_lent:
+                discard_unread(self._http.connector, target.host, target.port)
             progress.begin_sending("handed")
             async with http.request(
                 method,
-                URL(shown_url(url) if hides_secrets else url, encoded=True),
+                target,
                 data=None if hides_secrets else payload_of(body),
                 headers=sent.copy(),  # instruments write into it
                 allow_redirects=False,
@@ -115,9 +119,12 @@ class ClientSessionTransport:
                     progress.connection, progress.response_number = self._unknown, self._unknown.responses
                 outcome = (outgoing and outgoing.received) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
-            error.__traceback__ = None  # a trace config that keeps the error would keep this frame
-            known = outgoing and outgoing.received
-            outcome = known or failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
+            # A trace config that keeps the error would keep this frame. What the application's own code raised keeps its frames.
+            cause = application_error_in(error) if self._is_lent else None
+            if cause is not error:
+                error.__traceback__ = None
+            failure = failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED, cause=cause)
+            outcome = (outgoing and outgoing.received) or failure
         finally:
             if progress.place is not None:
                 progress.place.end()
@@ -134,7 +141,8 @@ class ClientSessionTransport:
         if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
             # A recorder such as vcrpy has already read the body, or replays one.
             content = _stream(await response.read(), asyncio.get_running_loop())
-        outcome = await read_whole(response.status, response.headers, content, self._limit, progress.needs_body)
+        body = _Framed(response.headers, content)
+        outcome = await read_whole(response.status, response.headers, body, self._limit, progress.needs_body)
         if not content.is_eof():
             response.close()
         return outcome
@@ -148,6 +156,27 @@ def _without_cookies(lent: aiohttp.ClientSession) -> aiohttp.ClientSession:
     copied = copy.copy(lent)
     vars(copied)["_cookie_jar"] = aiohttp.DummyCookieJar(loop=asyncio.get_running_loop())
     return copied
+
+
+class _Framed:
+    """The body of a response of `ClientSession`, whose framing is what its header says.
+
+    aiohttp shows fields without the tabs around them, but its parser takes `chunked` with a tab for another coding, whose body
+    would last until the connection ends.
+    """
+
+    def __init__(self, headers: Mapping[str, str], content: Any) -> None:
+        self._says_chunks = "Transfer-Encoding" in headers
+        self._content = content
+
+    async def readany(self) -> bytes:
+        data: bytes = await self._content.readany()
+        if data and self._says_chunks and getattr(self._content, "_http_chunk_splits", ()) is None:
+            raise RefusedError(NOT_CHUNKED)
+        return data
+
+    def at_eof(self) -> bool:
+        return bool(self._content.at_eof())
 
 
 # --- what is sent
@@ -298,7 +327,8 @@ class ShownResponse(aiohttp.ClientResponse):
         try:
             await self._start(connection)
             progress.stage = "receive"
-            received = await read_whole(self.status, self.headers, self.content, limit, progress.needs_body)
+            body = _Framed(self.headers, self.content)
+            received = await read_whole(self.status, self.headers, body, limit, progress.needs_body)
         except Exception as error:  # whatever it is, it may print what the service sent
             return failure_of(error, progress.stage)
         if not self.content.is_eof():

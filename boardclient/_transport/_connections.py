@@ -39,6 +39,7 @@ PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress"
 """The progress of the request that the current task sends through `ClientSession`."""
 
 _READ_BYTES: Final = 2**16
+_ITERATIONS_OF_AN_END: Final = 4
 _HAS_POLL: Final = hasattr(select, "poll")
 _INPUT: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 _IDLE_LIMIT: Final = re.compile(r"timeout\s*=\s*\"?(\d{1,6})", re.ASCII | re.IGNORECASE)
@@ -240,6 +241,8 @@ class Protocol(UsedConnection, ResponseHandler):
         """What reads the responses, None for aiohttp's parser."""
         self.awaits_response: bool = True
         """Whether what comes is a response. False while the connection is idle, and until the request that gets it is written."""
+        self._ended_by: BaseException | None = None
+        """The error that ended the connection, such as an alert of TLS."""
         self._usable_until = math.inf
         """When the peer may close the idle connection, as it has announced."""
 
@@ -326,7 +329,11 @@ class Protocol(UsedConnection, ResponseHandler):
             if not self.has_unread_records():
                 return
             await asyncio.sleep(0)
-        raise aiohttp.ClientConnectionResetError
+        # asyncio passes the reason on some iterations later: https://github.com/python/cpython/blob/v3.13.0/Lib/asyncio/sslproto.py
+        for _ in range(_ITERATIONS_OF_AN_END if self.is_closed else 0):
+            if self._ended_by is None:
+                await asyncio.sleep(0)
+        raise aiohttp.ClientConnectionResetError from self._ended_by
 
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
         self, exc: BaseException, *cause: BaseException
@@ -343,6 +350,7 @@ class Protocol(UsedConnection, ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the response and the body, which without a length is complete only if there was no error."""
+        self._ended_by = exc
         if exc is not None:
             self._read_rest()
             self._end_body()
@@ -375,6 +383,21 @@ class Protocol(UsedConnection, ResponseHandler):
         if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
             transport.close()
         self.abort()
+
+
+def discard_unread(connector: object, host: str | None, port: int | None) -> None:
+    """Close the idle connections of an application's connector to a host that hold bytes which no request has asked for.
+
+    aiohttp would take them for the response to the next request (RFC 9112, section 9.2). Where this connector has no list of idle
+    connections, or the system no `poll`, nothing is known and nothing is closed.
+    """
+    idle: Mapping[Any, Any] = getattr(connector, "_conns", {})
+    for key in [key for key in idle if (key.host, key.port) == (host, port)]:
+        for protocol, _ in idle[key]:
+            transport = protocol.transport
+            if transport is not None and (protocol._tail or protocol._buffer or _input_check(transport)(0)):
+                transport.abort()
+                protocol.close()
 
 
 def _no_input(_: int) -> list[tuple[int, int]]:

@@ -16,8 +16,9 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from boardclient._transport._bodies import read_whole
 from boardclient._transport._connections import Connector
-from boardclient._transport._reader import failure_of, read_whole
+from boardclient._transport._reader import failure_of
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,
     Progress,

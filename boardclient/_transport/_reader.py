@@ -1,30 +1,25 @@
-"""Reads responses: what came over a connection, the whole body, decoded and up to a limit, or why there is none.
-
-aiohttp accepts half a gzip stream if the `Content-Length` is right. A gzip member ends in a checksum and a length
-(https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1), so a body that breaks off is noticed here. No words show a part of the
-request.
-"""
+"""Reads responses: what came over a connection, or why there is none, in words that show no part of the request."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import os
 import re
 import ssl
-import zlib
+import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import aiohttp
 import aiohttp.http
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-from multidict import CIMultiDict, MultiMapping
+from multidict import CIMultiDict
 
-from boardclient._transport._values import SUCCESSES, RawResponse, TransportFailure, TransportResult
+from boardclient._redaction import without_frames
+from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
 
 FIELD_BYTES: Final = 2**16
@@ -35,19 +30,17 @@ BUFFER_BYTES: Final = 2**18
 _PAUSE_BYTES: Final = 2**19
 """A connection is paused when so much of a body was received and not taken."""
 _SWITCHING: Final = 101
-_STEP_BYTES: Final = 2**18
-"""How many bytes are decoded at once. A small body may decode to gigabytes, and decoding blocks the event loop."""
-_STEP_MEMBERS: Final = 64
-"""How many gzip members are decoded at once. Each takes some microseconds, also an empty one."""
-_REST_SECONDS: Final = 0.5
-"""How long the rest of a body that is not needed is waited for, so that its connection can be used again."""
 
 
 # --- what came over a connection
 
 
-class _RefusedError(Exception):
-    """The response is beyond a limit, or it is ambiguous where it ends."""
+class RefusedError(aiohttp.http.HttpProcessingError):
+    """The response is beyond a limit, no HTTP, or it is ambiguous where it ends. `why` says it in words."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
 
 
 class Owner(Protocol):
@@ -152,15 +145,15 @@ class ResponseReader(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(data)
             if self._quiet > FIELD_BYTES + BUFFER_BYTES:
-                raise _RefusedError
+                raise RefusedError(_LONG_FIELD)
         except HttpParserUpgrade:
             self.can_be_kept = False
-        except (HttpParserError, _RefusedError):
+        except (HttpParserError, RefusedError) as error:
             self.can_be_kept = False
             if had_head and self.is_complete:  # this follows the response, and is no part of it
                 self._owner.has_surplus = True
             else:
-                self._fail(aiohttp.http.HttpProcessingError())
+                self._fail(_refusal_in(error) or aiohttp.http.HttpProcessingError())
         if self.has_head and not self.progress.done():
             self.progress.set_result(None)
 
@@ -193,8 +186,10 @@ class ResponseReader(asyncio.BufferedProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._quiet = 0
         self._fields.append((name.decode(), value.decode("utf-8", "surrogateescape")))
-        if len(name) + len(value) > FIELD_BYTES or len(self._fields) > MOST_FIELDS:
-            raise _RefusedError
+        if len(name) + len(value) > FIELD_BYTES:
+            raise RefusedError(_LONG_FIELD)
+        if len(self._fields) > MOST_FIELDS:
+            raise RefusedError(f"it has more than {MOST_FIELDS} header fields")
 
     def on_headers_complete(self) -> None:
         """Take the head, unless it is that of an interim response."""
@@ -204,6 +199,8 @@ class ResponseReader(asyncio.BufferedProtocol):
         self._fields.clear()
         status = self._parser.get_status_code()
         if status < 200 and status != _SWITCHING:
+            if status < 100:  # no interim response either, so nothing need follow (RFC 9110, section 15)
+                raise RefusedError(f"its status is {status}")
             return
         self.status, self.headers = status, headers
         # A connection that was kept without a word of it is one of HTTP/1.1 (RFC 9112, 9.3). Asking takes half a microsecond.
@@ -216,8 +213,10 @@ class ResponseReader(asyncio.BufferedProtocol):
 
     def _see_coding(self, headers: CIMultiDict[str]) -> None:
         """Prepare for chunks, or raise an exception if it is ambiguous where the response ends (RFC 9112, section 6.3)."""
-        if [coding.strip().lower() for coding in headers.getall("Transfer-Encoding")] != ["chunked"]:
-            raise _RefusedError  # what was not asked for can't be decoded
+        if [coding.strip(" ").lower() for coding in headers.getall("Transfer-Encoding")] != [
+            "chunked"
+        ]:  # to llhttp tabs are none
+            raise RefusedError(NOT_CHUNKED)  # what was not asked for can't be decoded
         self._is_strict = True  # what frames chunks ends in CRLF (7.1)
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)
 
@@ -240,109 +239,11 @@ class ResponseReader(asyncio.BufferedProtocol):
             self.is_complete = True
 
 
-# --- the whole body
-
-
-class Body(Protocol):
-    async def readany(self) -> bytes: ...
-
-    def at_eof(self) -> bool: ...
-
-
-async def read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, needs_body: bool) -> TransportResult:
-    """Read and decode a body of at most `limit` bytes.
-
-    Of a status that is no success, or if a success does not need its body, the part that can be read is enough.
-    """
-    if needs_body or status not in SUCCESSES:
-        return await _read_whole(status, headers, content, limit, is_needed=status in SUCCESSES)
-    try:
-        async with asyncio.timeout(_REST_SECONDS):
-            return await _read_whole(status, headers, content, limit, is_needed=False)
-    except TimeoutError:
-        return RawResponse(status, headers, b"")
-
-
-async def _read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, *, is_needed: bool) -> TransportResult:
-    whole = io.BytesIO()  # it grows without being copied, while joining many parts would take a millisecond a MiB in one step
-    size = 0
-    try:
-        decoder = _decoder_of(headers)
-        is_first = True
-        while size <= limit and (is_first or not content.at_eof()):
-            is_first = False
-            raw = await content.readany()
-            for piece in [raw] if decoder is None else decoder.feed(raw):
-                size += whole.write(piece)
-                if size > limit:
-                    break
-                if decoder is not None and len(piece) in {0, _STEP_BYTES}:
-                    await asyncio.sleep(0)  # other tasks run while a body decodes to much more, or to nothing
-        if size <= limit and not (decoder is None or decoder.is_complete):
-            raise aiohttp.ClientPayloadError
-    except Exception:
-        if is_needed:
-            raise
-    if size > limit:
-        if is_needed:
-            return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
-        whole.truncate(limit)
-    return RawResponse(status, headers, whole.getvalue())
-
-
-class _Decoder:
-    def __init__(self, new_member: Callable[[bytes], Any]) -> None:
-        self._new_member = new_member
-        self._member: Any = None
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Decode the next bytes, and yield the result in small pieces, an empty one after some work without a large one."""
-        members = 0
-        try:
-            while data:
-                if self._member is None or self._member.eof:
-                    self._member = self._new_member(data)
-                    members += 1
-                    if not members % _STEP_MEMBERS:
-                        yield b""
-                while True:
-                    piece = self._member.decompress(data, _STEP_BYTES)
-                    data = self._member.unconsumed_tail
-                    if piece:
-                        yield piece
-                    if self._member.eof or not (piece or data):
-                        break
-                data = self._member.unused_data if self._member.eof else b""
-        except zlib.error as error:
-            raise aiohttp.ClientPayloadError from error
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the body may end here: it is empty or its last member has ended."""
-        return self._member is None or bool(self._member.eof)
-
-
-def _inflate(first: bytes) -> Any:
-    """Return a decompressor of `deflate`, whose zlib header some senders omit (RFC 9110, section 8.4.1.2)."""
-    is_zlib = first[0] & 0xF == zlib.DEFLATED
-    return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-
-
-def _gunzip(_: bytes) -> Any:
-    return zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-
-_CODINGS: Final[dict[str, Callable[[bytes], Any]]] = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _inflate}
-
-
-def _decoder_of(headers: MultiMapping[str]) -> _Decoder | None:
-    """Return the decoder of a body, or None if it stays as it is."""
-    coding = _CODINGS.get(headers.get("Content-Encoding", "").strip().lower())
-    return None if coding is None else _Decoder(coding)
-
-
 # --- why there is no response
 
+_LONG_FIELD: Final = f"a header field is longer than {FIELD_BYTES // 2**10} KiB"
+NOT_CHUNKED: Final = "its Transfer-Encoding is not chunked"
+_UNWRITTEN: Final = "the connection was closed before the request was written"
 _UNSENT_ERRORS: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
@@ -355,6 +256,7 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another, check the one in ssl="),
     (aiohttp.ClientProxyConnectionError, "the proxy can't be reached, check proxy= or the proxy of the environment"),
     (aiohttp.ClientHttpProxyError, "the proxy refused, check proxy= or the proxy of the environment"),
+    (aiohttp.ClientConnectionResetError, "the connection was closed while the request was written"),
     (ssl.SSLCertVerificationError, "the certificate was refused"),
     (ssl.SSLError, "TLS failed"),
     (aiohttp.ServerDisconnectedError, "the connection was closed before the response"),
@@ -364,26 +266,75 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ConnectionRefusedError, "the connection was refused, check the host and port and that the service runs"),
     (TimeoutError, "a timeout of the connection passed"),
 )
+_CLOSED_ERRORS: Final = (
+    aiohttp.ClientConnectionResetError,
+    aiohttp.ServerDisconnectedError,
+    ConnectionResetError,
+    BrokenPipeError,
+)
+_NO_CERTIFICATE: Final = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "may want",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "may want",
+}
+"""OpenSSL's reasons for the alerts of a peer that got no client certificate: in TLS 1.3 (RFC 8446, section 6.2), and before."""
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
 )
 """OpenSSL's reasons for bytes that are no TLS: https://docs.openssl.org/3.0/man7/ossl-guide-tls-introduction/."""
+_BELOW: Final = frozenset({"boardclient", "aiohttp", "aiosignal", "aiohappyeyeballs", "async_timeout", "uvloop"})
+"""The packages whose frames are not those of an application: this one, and what carries out requests."""
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _WRAPPED_TIMES: Final = 4
 
 
-def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> TransportFailure:
-    """Return the failure that an exception means at a stage of a request, which aiohttp may have sent before."""
-    why = _words_for(error)
-    if (stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
-        return TransportFailure("connect", Effect.NOT_SENT, why)
+def failure_of(error: Exception, stage: str, *, may_be_second: bool = False, cause: Exception | None = None) -> TransportFailure:
+    """Return the failure that an exception means at a stage of a request, which aiohttp may have sent before.
+
+    `cause` is what code of the application raised, if it did.
+    """
+    is_unsent = stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)
+    is_closed = isinstance(error, _CLOSED_ERRORS) and _tls_error_in(error) is None
+    why = _UNWRITTEN if is_unsent and is_closed else _words_for(error)
+    if cause is not None:
+        why = f"the application's own code raised {type(cause).__name__}, see the cause"
+    if is_unsent and not may_be_second:
+        return TransportFailure("connect", Effect.NOT_SENT, why, cause=cause)
     sending = stage == "send" and isinstance(error, OSError) and not isinstance(error, TimeoutError)
-    return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why)
+    return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why, cause=cause)
+
+
+def application_error_in(error: Exception) -> Exception | None:
+    """Return what code of the application raised below aiohttp, with the frames of that code only. None if something else did.
+
+    `error` is what aiohttp raised: that, or its own exception for an `OSError`.
+    """
+    raised = error.__cause__ if isinstance(error, aiohttp.ClientOSError) and isinstance(error.__cause__, OSError) else error
+    frames, first = raised.__traceback__, None
+    while frames is not None:
+        root = frames.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        if root in _BELOW:
+            first = None
+        elif root not in sys.stdlib_module_names:
+            first = first or frames
+        frames = frames.tb_next
+    if first is None or not isinstance(raised, Exception) or isinstance(raised, aiohttp.ClientError):
+        return None
+    for linked in (raised.__cause__, raised.__context__):
+        if linked is not None:
+            without_frames(linked)  # those of aiohttp hold the signed request
+    if isinstance(raised.__context__, aiohttp.ClientError):
+        raised.__context__ = None
+    if isinstance(raised.__cause__, aiohttp.ClientError):
+        raised.__cause__ = None
+    return raised.with_traceback(first)
 
 
 def _words_for(error: Exception) -> str:
     """Return the words for an exception, with the reason that system or TLS gives."""
     tls = _tls_error_in(error)
+    if tls is not None and isinstance(error, _CLOSED_ERRORS):
+        error = tls
     system = getattr(error, "errno", None)
     cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
     why = next((words for kind, words in _WHY if isinstance(error, kind)), "")
@@ -392,6 +343,8 @@ def _words_for(error: Exception) -> str:
         return f"the proxy wants credentials (status {error.status}), give them in proxy="
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"{why} (status {error.status})"
+    if (refusal := _refusal_in(error)) is not None:
+        return f"{why}: {refusal.why}"
     if tls is not None:
         return f"{why}{_words_of_tls(tls)}"
     if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, ConnectionRefusedError):
@@ -410,11 +363,24 @@ def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
     return None
 
 
+def _refusal_in(error: BaseException | None) -> RefusedError | None:
+    """Return why a response was refused, also where a parser or `ClientSession` has raised another exception from it."""
+    for _ in range(_WRAPPED_TIMES):
+        if isinstance(error, RefusedError):
+            return error
+        if isinstance(error, aiohttp.http_exceptions.LineTooLong):
+            return RefusedError("a line of its head is longer than the ClientSession accepts, see its max_field_size")
+        error = getattr(error, "__cause__", None) or getattr(error, "__context__", None)
+    return None
+
+
 def _words_of_tls(error: ssl.SSLError) -> str:
     """Return the reason that TLS gives, and what helps."""
     verified, reason = getattr(error, "verify_message", None), getattr(error, "reason", None)
     words = verified if isinstance(verified, str) and verified else str(reason or "").replace("_", " ").lower()
     shown = f" ({_UNPRINTABLE.sub('?', words)[:200]})" if words else ""
+    if reason in _NO_CERTIFICATE:
+        return f"{shown}, the peer {_NO_CERTIFICATE[reason]} a client certificate: give ssl= a context with one"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{shown}, check the host, or give ssl= a context that trusts its issuer"
     return f"{shown}, the port may speak plain http" if reason in _NO_TLS else shown

@@ -222,6 +222,8 @@ class TransportFailure:
     why: str
     is_closed: bool = False
     """Whether the session that the application lent is closed, so that every further request fails."""
+    cause: Exception | None = attrs.field(default=None, repr=False)
+    """What a middleware or a trace config of the application raised on the session that it lent, None for anything else."""
 
 
 TransportResult: TypeAlias = RawResponse | TransportFailure

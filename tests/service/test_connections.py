@@ -7,12 +7,14 @@ import gzip
 import random
 import socket
 import struct
+import sys
 import time
 import zlib
 from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
+import brotli  # type: ignore[import-untyped]  # -- it has no types
 import pytest
 from transport_helpers import OK
 from waiting import SECONDS, until
@@ -21,6 +23,11 @@ from boardclient import Effect
 from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import Progress, RawResponse, TransportFailure, TransportResult
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 
@@ -212,6 +219,10 @@ def _acquired(pool: Any) -> list[Any]:
 def _packed(coding: str, body: bytes) -> bytes:
     if coding == "members":
         return gzip.compress(body[:100]) + gzip.compress(body[100:])
+    if coding == "br":
+        return bytes(brotli.compress(body))
+    if coding in {"zstd", "frames"}:
+        return zstd.compress(body[:100]) + zstd.compress(body[100:]) if coding == "frames" else zstd.compress(body)
     if coding == "raw deflate":
         packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
         return packer.compress(body) + packer.flush()
@@ -227,13 +238,16 @@ def _packed(coding: str, body: bytes) -> bytes:
         "deflate",
         "raw deflate",
         "members",
+        "br",
+        "zstd",
+        "frames",
     ],
 )
 async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: Any, coding: str, is_torn: bool) -> None:
     """A encoded body is decoded whatever packets it comes in; where it ends early it is an error, though its length is right."""
-    body = b'[{"id": "%d"}]' * 500
+    body = b"".join(b'[{"id": "%d"}]' % number for number in range(500))
     whole = _packed(coding, body)
-    name = {"raw deflate": "deflate", "members": "gzip"}.get(coding, coding)
+    name = {"raw deflate": "deflate", "members": "gzip", "frames": "zstd"}.get(coding, coding)
     cuts = [len(whole), len(whole) // 2, len(whole) - 1, 1, 0]
     parts = iter([whole[:cut] for cut in cuts] + [whole[:-9] + b"#" * 9])
 
@@ -253,7 +267,7 @@ async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: 
     assert results[0].body == body
     assert results[1:4] == [BROKE] * 3
     assert isinstance(results[4], RawResponse)
-    if coding != "raw deflate":  # which has no checksum
+    if coding not in {"raw deflate", "br", "zstd", "frames"}:  # which have no checksum
         assert results[5] == BROKE
 
 
