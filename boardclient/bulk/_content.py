@@ -14,6 +14,7 @@ import unicodedata
 from array import array
 from collections.abc import Container, Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from typing import Final, NamedTuple
@@ -28,7 +29,12 @@ REMOVABLE: Final = frozenset({"desc", "due"})
 
 _MOST_ESCAPES: Final = 3
 """How often a text may have been escaped. More would let a text of `&amp;amp;amp;…` take quadratic time."""
-_LINE_END: Final = re.compile(r"\r\n?")
+_REFERENCES: Final = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&#x27;": "'", "&#34;": '"', "&amp;": "&"}
+_NO_REFERENCES: Final = ("& ", "&\n", "&\t", "&<", "&;")
+_REFERENCE: Final = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
+"""What `html.unescape` replaces: https://github.com/python/cpython/blob/v3.13.0/Lib/html/__init__.py#L121."""
+_LONG: Final = 2**14
+"""A text of so many characters is long: not all of it is looked through for markers, which stand at its ends."""
 _TOKEN: Final = re.compile(r"[^\s\[\]]+")
 _LETTERS: Final = "bcdfghjklmnpqrst"
 """The letters of secret markers, of which each stands for four bits."""
@@ -106,14 +112,35 @@ def _slot(table: array[int], value: int) -> int:
 
 def normal(text: str) -> str:
     """Return the form in which two equal texts are the same."""
-    if "&" in text:
-        for _ in range(_MOST_ESCAPES):
-            text = html.unescape(text)
+    return _normal(text) if len(text) <= _LONG else _normal_of_long(text)
+
+
+def _normal(text: str) -> str:
+    for _ in range(_MOST_ESCAPES if "&" in text else 0):
+        before, text = text, _unescaped(text)
+        if text == before:
+            break
     if "\r" in text:
-        text = _LINE_END.sub("\n", text)
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     return text.strip()
+
+
+_normal_of_long: Final = lru_cache(maxsize=64)(_normal)
+"""It takes milliseconds for a text of a megabyte, and a run asks for the same texts again and again while it looks for rows."""
+
+
+def _unescaped(text: str) -> str:
+    """Return the text as `html.unescape` does, without calling a function for each of the usual references."""
+    if text.count("&") != sum(map(text.count, (*_REFERENCES, *_NO_REFERENCES))):
+        return _REFERENCE.sub(lambda found: _character(found[0]), text)
+    for reference, character in _REFERENCES.items():  # `&amp;` is the last, so that what it leaves is not undone as well
+        text = text.replace(reference, character)
+    return text
+
+
+_character: Final = lru_cache(maxsize=2**12)(html.unescape)
 
 
 def _whole_seconds(due: datetime) -> int:
@@ -237,9 +264,11 @@ def check_marker(text: object) -> str:
 
 
 def markers(desc: str | None) -> set[str]:
-    """Return the words of a description that may be markers, without case."""
+    """Return the words of a description that may be markers, without case: of a long one those of its beginning and its end."""
     if not desc:
         return set()
+    if len(desc) > 2 * _LONG:
+        desc = f"{desc[:_LONG]} {desc[-_LONG:]}"
     text = html.unescape(desc).casefold()
     return {*_TOKEN.findall(text), *_SECRET.findall(text)}
 
