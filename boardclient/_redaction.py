@@ -13,8 +13,8 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl, unquote_plus
 
 from multidict import CIMultiDict
@@ -157,8 +157,12 @@ def forms_of(secrets: Iterable[str]) -> frozenset[bytes]:
 
 def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
     """Return True if none of the forms is in the text, nor in what it is after a pass."""
+    return not any(_holds(plain, forms) for plain in _passes(text))
+
+
+def _holds(text: bytes, forms: Iterable[bytes]) -> bool:
     # By `find`: `in` takes the number of a byte as well, and trying that first costs three times the search.
-    return not any(plain.find(form) >= 0 for plain in _passes(text) for form in forms)
+    return any(text.find(form) >= 0 for form in forms)
 
 
 def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> bytes:
@@ -166,13 +170,45 @@ def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) 
 
     With `kept_bytes` only so many bytes of the text are kept. A secret at the cut is replaced as a whole.
     """
+    return at_once(masked_in_steps(text, forms, kept_bytes))
+
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work in steps of some milliseconds, between which other tasks may run. It returns the result."""
+
+
+def at_once(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def masked_in_steps(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> Steps[bytes]:
+    """Do what `masked` does, in steps."""
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
     end = len(text) if kept_bytes is None else min(len(text), kept_bytes)
-    if is_free_of(text, forms):
-        return text[:end]
+    # Nearly all bodies are free of secrets, which costs the least to see. A secret that is there as it is needs no passes.
+    places: list[tuple[int, int]] = []
+    _find(places, text, forms, range(len(text) + 1))
+    blank = bytearray(text)
+    for start, stop in places:
+        blank[start:stop] = bytes(stop - start)
+    for plain in _passes(bytes(blank)):
+        yield
+        if _holds(plain, forms):
+            places = []
+            sources: Sequence[int] = range(len(text) + 1)
+            traced = text
+            for _ in range(_PASSES + 1):
+                _find(places, traced, forms, sources)
+                traced, sources = _traced_pass(traced, sources)
+                yield
+            break
     pieces, at = [], 0
-    for start, stop in _places(text, forms):
+    for start, stop in _merged(places):
         if start >= end:
             break
         pieces += [text[at:start], b"***"]
@@ -220,23 +256,23 @@ def _passes(text: bytes) -> Iterator[bytes]:
     """Yield the text as it is, and after each pass that changes it."""
     yield text
     for _ in range(_PASSES if _ESCAPING.search(text) else 0):
-        before, text = text, _ESCAPE.sub(_plain, text)
+        before, text = text, _ESCAPE.sub(_known, text)
         if text == before:
             return
         yield text
 
 
-def _places(text: bytes, forms: Iterable[bytes]) -> list[tuple[int, int]]:
-    """Return the start and end of each form in the text, in order and merged where they overlap."""
-    found: list[tuple[int, int]] = []
-    sources: Sequence[int] = range(len(text) + 1)
-    for _ in range(_PASSES + 1):
-        for form in forms:
-            start = text.find(form)
-            while start >= 0:
-                found.append((sources[start], sources[start + len(form)]))
-                start = text.find(form, start + 1)  # a secret may overlap itself
-        text, sources = _traced_pass(text, sources)
+def _find(found: list[tuple[int, int]], text: bytes, forms: Iterable[bytes], sources: Sequence[int]) -> None:
+    """Add the start and end of each form in the text, as `sources` says where its bytes come from."""
+    for form in forms:
+        start = text.find(form)
+        while start >= 0:
+            found.append((sources[start], sources[start + len(form)]))
+            start = text.find(form, start + 1)  # a secret may overlap itself
+
+
+def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return places in order, merged where they overlap."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(found):
         if merged and start < merged[-1][1]:
@@ -253,11 +289,26 @@ def _traced_pass(text: bytes, sources: Sequence[int]) -> tuple[bytes, list[int]]
     at = 0
     for match in _ESCAPE.finditer(text):
         start, stop = match.span()
-        plain = _plain(match)
+        plain = _known(match)
         pieces += [text[at:start], plain]
         traced += [*sources[at:start], *[sources[start]] * len(plain)]
         at = stop
     return b"".join([*pieces, text[at:]]), [*traced, *sources[at:]]
+
+
+_plain_forms: Final[dict[bytes, bytes]] = {}
+"""What escapes stand for. Few different ones are met, and looking one up takes a fifth of undoing it."""
+_MOST_PLAIN_FORMS: Final = 4096
+
+
+def _known(match: re.Match[bytes]) -> bytes:
+    escape: bytes = match[0]
+    plain = _plain_forms.get(escape)
+    if plain is None:
+        plain = _plain(match)
+        if len(escape) <= _LONGEST_FORM and len(_plain_forms) < _MOST_PLAIN_FORMS:
+            _plain_forms[escape] = plain
+    return plain
 
 
 def _plain(match: re.Match[bytes]) -> bytes:

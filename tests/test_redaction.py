@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import html
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_helpers import ANY, TOKEN, session_of
 
-from boardclient import Credentials, NotFoundError, Response
+from boardclient import ApiError, Credentials, DecodeError, NotFoundError, Response
 from boardclient._redaction import is_free_of
 
 WRITTEN = {
@@ -192,3 +193,27 @@ def test_the_work_grows_with_the_text_alone() -> None:
             counts.append(calls)
         assert counts[1] <= 2.1 * counts[0] + 2000
         assert is_free_of((hard * (2**21 // len(hard))).encode(), [b"no such text"])  # a run that is scanned twice takes hours
+
+
+async def test_a_long_error_body_is_searched_in_steps(wire: Any) -> None:
+    """Between the passes over 64 KiB of escapes other tasks run, and what is found is replaced all the same."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    escaped = "".join(f"%{byte:02x}" for byte in TOKEN.encode())
+    body = escaped + "%2541" * 13_000
+    counting = asyncio.create_task(count())
+    async with session_of() as session:
+        for status, kind in ((404, ApiError), (200, DecodeError)):
+            wire.get(ANY, status=status, body=body)
+            before = turns
+            with pytest.raises(kind) as caught:
+                await session.members.me()
+            assert turns - before > 5
+            assert not isinstance(caught.value, ApiError) or caught.value.body.startswith(b"***%2541")
+    counting.cancel()

@@ -58,6 +58,8 @@ _LIMITER: Final = "the limiter"
 """What a call waits for while it enters one."""
 _AT_ONCE_BYTES: Final = 256 * 2**10
 """The largest body that is read in one step, which takes about a millisecond."""
+_SEARCHED_AT_ONCE: Final = 4 * 2**10
+"""The largest body that is searched for credentials in one step, which takes up to some milliseconds."""
 _FREED_AT_ONCE: Final = 4096
 
 
@@ -280,7 +282,7 @@ class Pipeline:
         # done.
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
-                response = credentials.redact(response, *context.used)
+                response = await _redacted(response, credentials, context)
             earlier = Effect.worst([attempt.effect for attempt in context.attempts])
             outcome = outcome_of(request, response, earlier, time(), self.exchange.host)
             return self._record(context, response, outcome)
@@ -294,9 +296,11 @@ class Pipeline:
                 value = await _gather(operation.slices(response.body), context)
         except DecodeError as error:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
-            shown = credentials.redact(response, *context.used)
-            return self._record(context, response, unreadable(request, error, shown, self.exchange.host))
-        return self._record(context, response, value) if context.is_recorded else value
+            failure = error
+        else:
+            return self._record(context, response, value) if context.is_recorded else value
+        shown = await _redacted(response, credentials, context)
+        return self._record(context, response, unreadable(request, failure, shown, self.exchange.host))
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         attempt = context.record_result(response, outcome)
@@ -465,6 +469,21 @@ def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError
     where = "".join(traceback.format_tb(error.__traceback__))  # a record that is kept must not keep the frames
     _logger.error("%s ended by %s\n%s", line, type(error).__name__, where)
     return BoardClientError(f"{line}: ended by {type(error).__name__}, see the log", effect)
+
+
+async def _redacted(response: RawResponse, credentials: Credentials, context: CallContext) -> RawResponse:
+    """Return a response without credentials. A long body is searched in steps, between which other tasks run."""
+    if len(response.body) <= _SEARCHED_AT_ONCE:
+        return credentials.redact(response, *context.used)
+    context.stage = "receive"
+    steps = credentials.redact_in_steps(response, *context.used)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            context.stage = "idle"
+            return cast("RawResponse", end.value)
+        await asyncio.sleep(0)
 
 
 async def _gather(slices: Iterator[T], context: CallContext) -> T:

@@ -91,12 +91,12 @@ class ClientSessionTransport:
         if hides_secrets:
             is_watched = is_wrapped() or bool(self._http.trace_configs)
             outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
-        target = URL(shown_url(url) if hides_secrets else url, encoded=True)
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         http = _without_cookies(self._http) if self._is_lent else self._http
         try:
             progress.connection = None
+            target = URL(shown_url(url) if hides_secrets else url, encoded=True)
             if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
                 progress.place = progress.order.enter()
             if self._is_lent:

@@ -34,7 +34,9 @@ _NO_REFERENCES: Final = ("& ", "&\n", "&\t", "&<", "&;")
 _REFERENCE: Final = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
 """What `html.unescape` replaces: https://github.com/python/cpython/blob/v3.13.0/Lib/html/__init__.py#L121."""
 _LONG: Final = 2**14
-"""A text of so many characters is long: not all of it is looked through for markers, which stand at its ends."""
+"""A text of so many characters is long."""
+_ENDS: Final = 2**12
+"""How many characters at each end of a description are looked through for markers, which stand at its ends."""
 _TOKEN: Final = re.compile(r"[^\s\[\]]+")
 _LETTERS: Final = "bcdfghjklmnpqrst"
 """The letters of secret markers, of which each stands for four bits."""
@@ -267,8 +269,8 @@ def markers(desc: str | None) -> set[str]:
     """Return the words of a description that may be markers, without case: of a long one those of its beginning and its end."""
     if not desc:
         return set()
-    if len(desc) > 2 * _LONG:
-        desc = f"{desc[:_LONG]} {desc[-_LONG:]}"
+    if len(desc) > 2 * _ENDS:
+        desc = f"{desc[:_ENDS]} {desc[-_ENDS:]}"
     text = html.unescape(desc).casefold()
     return {*_TOKEN.findall(text), *_SECRET.findall(text)}
 

@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from boardclient._interface._fields import encode
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import BODY_KEPT_BYTES, Response
-from boardclient._redaction import forms_of, hides, is_free_of, masked, masked_text, takes_secrets
+from boardclient._redaction import Steps, at_once, forms_of, hides, is_free_of, masked, masked_in_steps, masked_text, takes_secrets
 from boardclient._transport._values import RawResponse
 from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled
@@ -139,8 +139,14 @@ class Credentials:
         They are found as they are, percent-encoded, escaped as in JSON or HTML, and escaped several times. A large body is cut to
         what an error keeps, and not within a credential.
         """
+        return at_once(self.redact_in_steps(response, *others))
+
+    def redact_in_steps(self, response: RawResponse, *others: Credentials) -> Steps[RawResponse]:
+        """Do what `redact` does, in steps."""
         headers = self.redact_headers(response.headers, *others)
-        return RawResponse(response.status, headers, masked(response.body, self._forms_with(others), BODY_KEPT_BYTES))
+        yield
+        body = yield from masked_in_steps(response.body, self._forms_with(others), BODY_KEPT_BYTES)
+        return RawResponse(response.status, headers, body)
 
     def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
         """Return a copy of the first 64 KiB of headers, with `***` in place of the credentials, in names too."""

@@ -1,5 +1,6 @@
 """Which cards equal what was sent for a row."""
 
+import html
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient.bulk._content import Content, EqualCards, IdSet, digest
+from boardclient.bulk._content import Content, EqualCards, IdSet, digest, markers, normal, with_marker
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TEXTS = st.text(st.characters(exclude_characters="&;\r", exclude_categories=["Cs"]), max_size=12)
@@ -123,3 +124,26 @@ def test_a_set_of_identifiers_knows_each_of_many() -> None:
     assert (len(ids), ids.repeated) == (300_000, 2)
     assert all(name in ids for name in names[::1000])
     assert "c300000" not in ids
+
+
+USUAL = ["&amp;", "&lt;", "&gt;", "&#39;", "&#x27;", "&quot;", "& ", "&;", "a"]
+ESCAPES = [*USUAL, "&eacute;", "&AMP;", "&amp", "&lt", "&", "amp;", "#", "&#0;"]
+
+
+@given(st.lists(st.sampled_from(USUAL), max_size=6).map("".join) | st.lists(st.sampled_from(ESCAPES), max_size=6).map("".join))
+def test_escapes_are_undone_as_html_defines_them(text: str) -> None:
+    """A text equals what `html.unescape` makes of it up to three times, whichever way is the fast one for it."""
+    undone = text
+    for _ in range(3):
+        undone = html.unescape(undone)
+    assert normal(text) == undone.strip()
+
+
+def test_a_long_text_is_compared_whole_and_has_its_markers_at_its_ends() -> None:
+    """A megabyte that differs in its middle is another text. Its markers stand at its ends, where they are looked for."""
+    long = "a & b\r\n" * 150_000
+    assert equal(CardDraft("n", "l1", desc=long), card("n", desc=long.replace("&", "&amp;").replace("\r", "")))
+    assert not equal(CardDraft("n", "l1", desc=long), card("n", desc=f"{long[:500_000]}x{long[500_000:]}"))
+    assert markers(with_marker(long, "bcd")) >= {"bcd"}
+    assert markers(with_marker(long, "bcd")[:-100]) >= {"bcd"}
+    assert markers(with_marker(long, "bcd")[100:]) >= {"bcd"}
