@@ -15,7 +15,17 @@ from multidict import CIMultiDict
 from boardclient._interface._fields import encode
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import BODY_KEPT_BYTES, Response
-from boardclient._redaction import Steps, at_once, forms_of, hides, is_free_of, masked, masked_in_steps, masked_text, takes_secrets
+from boardclient._redaction import (
+    Steps,
+    at_once,
+    forms_of,
+    hides,
+    is_free_of,
+    masked,
+    masked_in_steps,
+    masked_text,
+    takes_secrets,
+)
 from boardclient._transport._values import RawResponse
 from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled
