@@ -232,7 +232,7 @@ async def test_what_was_read_is_freed_in_steps_after_an_error() -> None:
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
         gc.collect()
         others = cards()
-        body = b"[" + b'{"id":"c","name":"n"},' * 20_000 + b'{"id":"d","pos":NaN}]'
+        body = b"[" + b'{"id":"c","name":"n"},' * 60_000 + b'{"id":"d","pos":NaN}]'
         with answering(session, body), pytest.raises(DecodeError, match="not JSON"):
             await session.boards.cards("b1")
         left = [cards()]
