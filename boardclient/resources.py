@@ -190,7 +190,7 @@ class Cards(_Resource):
         board_id: str | None = None,
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
-        probe: bool = False,
+        probe: bool = True,
         reference: str | None = None,
         ledger: str | os.PathLike[str] | None = None,
         extra_query: Parameters | None = None,
@@ -205,9 +205,9 @@ class Cards(_Resource):
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
-        card that is found is returned, and otherwise the error names the cards that may be it. That a card alone is absent can't
-        be proven without `probe`. The timeout holds for each request, not for `settle`. The effect of an error is what became of
-        the card, also if the board could not be read. No call waits until a user signs in.
+        card that is found is returned, one that is proven absent is sent again, and otherwise the error names the cards that may
+        be it. The timeout holds for each request, not for `settle`. The effect of an error is what became of the card, also if
+        the board could not be read. No call waits until a user signs in.
 
         Args:
             name: The name of the card.
@@ -222,7 +222,7 @@ class Cards(_Resource):
             settle: How many seconds the service may take to carry out a request and list its card. None (default): twice the
                 timeout, at least 10, or 60 without a timeout.
             probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
-                again. It is deleted afterwards.
+                again (default). It is deleted afterwards. False: none is sent, and a lost card that is not listed stays unknown.
             reference: What the card is for, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each call
                 creates a card.
             ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. It needs the extra
@@ -236,14 +236,14 @@ class Cards(_Resource):
         """
         # Three ways: one call, as nearly always; a card with a reference, which its ledger keeps; and a bulk run of one row.
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
-        if board_id is None and unknown is None and settle is None and probe is False and reference is ledger is None:
+        if board_id is None and unknown is None and settle is None and reference is ledger is None:
             check_card(name, list_id, desc, due, pos)  # and no draft, which would cost more than all that the pipeline does
             request = operations.card_request(name, list_id, desc, due, pos)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
                 request = extended(request, extra_query, extra_headers, extra_body)
             return await self._pipeline.call(request)
         if is_extended:
-            raise ValueError("board_id, unknown, settle and probe can't be used with extra_query, extra_headers and extra_body")
+            raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc, due, pos)
         if reference is not None or ledger is not None:
             if reference is None or ledger is None or board_id is None or unknown == "report":
@@ -363,7 +363,7 @@ class Cards(_Resource):
         unknown: Literal["reconcile", "report", "resend"] | None = None,
         marker: bool | Callable[[CardDraft], str] | None = None,
         settle: float | None = None,
-        probe: bool = False,
+        probe: bool = True,
         ordered: bool = False,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
@@ -388,8 +388,8 @@ class Cards(_Resource):
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
             probe: Whether to prove by a temporary card, at the end of a list, that lost rows are absent which no card of the run
-                can prove absent. It is in the journal before it is sent, and deleted at the end; `report.probes` has it if that
-                was not possible.
+                can prove absent (default). One is sent only if the board is read, and it is deleted at the end; `report.probes`
+                has it if that was not possible. False: none is sent, and such rows stay unknown.
             ordered: Whether each card of a list is written after the one before it, so that a service which keeps the order of
                 requests shows them in the order of the drafts. A card that is sent again, for a refusal or a lost response,
                 comes later. It costs a wait where connections are opened. False (default): cards that are sent at the same

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import html
 import re
+import secrets
 import unicodedata
 from array import array
 from collections.abc import Container, Hashable, Iterable, Sequence
@@ -40,8 +41,13 @@ _ENDS: Final = 2**12
 _TOKEN: Final = re.compile(r"[^\s\[\]]+")
 _LETTERS: Final = "bcdfghjklmnpqrst"
 """The letters of secret markers, of which each stands for four bits."""
-_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
+_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}(?:[{_LETTERS}]{{4}})?")
+_OLD_LENGTH: Final = 18
+"""The length of a secret marker that names no job, as versions until 0.1 made them."""
+_PROBES: Final = 2**24
+"""How many numbers probes may have: six letters stand for one."""
 _FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
+_TO_HEX: Final = str.maketrans(_LETTERS, "0123456789abcdef")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 _MOST_LATEST: Final = 2**16
@@ -242,13 +248,46 @@ def _part(value: str | float | None) -> str:
 
 
 def secret_marker(secret: bytes, seq: int) -> str:
-    """Return the marker of a row, 18 letters.
+    """Return the marker of a row, 22 letters: two of all markers, six of the job, fourteen of the row.
 
     It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
     punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
     """
-    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
-    return "bc" + code.translate(_FROM_HEX)
+    return job_marker(secret) + _code(secret, str(seq), 7)
+
+
+def job_marker(secret: bytes) -> str:
+    """Return the beginning of all markers of a job, eight letters."""
+    return "bc" + _code(secret, "job", 3)
+
+
+def probe_marker(secret: bytes, number: int) -> str:
+    """Return the marker of a probe. The six letters after those of the job are its number, and the last eight prove it."""
+    return job_marker(secret) + f"{number:06x}".translate(_FROM_HEX) + _code(secret, f"probe {number}", 4)
+
+
+def probe_number(secret: bytes, marker: str) -> int | None:
+    """Return the number of a probe by its marker, or None if it is none of this job."""
+    letters = marker[8:14]
+    if len(letters) < 6 or not all(letter in _LETTERS for letter in letters):
+        return None
+    number = int(letters.translate(_TO_HEX), 16)
+    return number if marker == probe_marker(secret, number) else None
+
+
+def new_probe_number() -> int:
+    """Return a number that hardly any other probe has."""
+    return secrets.randbelow(_PROBES)
+
+
+def _code(secret: bytes, text: str, size: int) -> str:
+    return hmac.digest(secret, text.encode(), "sha256")[:size].hex().translate(_FROM_HEX)
+
+
+def with_job(shown: set[str], job: str) -> set[str]:
+    """Return words with those that earlier markers of a job would be today: they named no job, and one letter pair more."""
+    old = [word for word in shown if len(word) == _OLD_LENGTH and word.startswith("bc")]
+    return shown | {job + word[2:-2] for word in old} if old else shown
 
 
 def check_marker(text: object) -> str:
@@ -272,7 +311,8 @@ def markers(desc: str | None) -> set[str]:
     if len(desc) > 2 * _ENDS:
         desc = f"{desc[:_ENDS]} {desc[-_ENDS:]}"
     text = html.unescape(desc).casefold()
-    return {*_TOKEN.findall(text), *_SECRET.findall(text)}
+    secret = _SECRET.findall(text)
+    return {*_TOKEN.findall(text), *secret, *(word[:_OLD_LENGTH] for word in secret)}
 
 
 def with_marker(desc: str | None, marker: str) -> str:

@@ -25,14 +25,6 @@ class Doubt(NamedTuple):
     content: Content
 
 
-class Probe(NamedTuple):
-    """A probe of an earlier run that may be on the board. Its number is negative, and its card None if that is not known."""
-
-    number: int
-    list_id: str
-    card_id: str | None
-
-
 class Others(NamedTuple):
     """What other runs and workers have recorded by now."""
 
@@ -68,7 +60,6 @@ class Ledger:
         self.older: list[IdSet] = []
         """The identifiers of cards that were there before this run."""
         self._baseline: IdSet | None = None
-        self._probes = 0
 
     def claim(self, card_id: str) -> bool:
         """Note the card that a response names. Return False if it is another row's or an older one."""
@@ -131,18 +122,6 @@ class Ledger:
         """Return what others have. Called after the board was read, since they continue meanwhile."""
         return Others()
 
-    async def log_probe(self, list_id: str) -> int:
-        """Log a probe before it is sent. Return its number, which is negative and no other's in the same ledger."""
-        self._probes += 1
-        return -self._probes
-
-    def record_probe(self, number: int, card_id: str | None) -> None:
-        """Record the card of a probe, or that it has none or none any more, without waiting."""
-
-    async def probes(self) -> Sequence[Probe]:
-        """Return the probes of earlier runs that may be on the board."""
-        return ()
-
     async def aclose(self) -> None:
         """Close the ledger."""
 
@@ -159,19 +138,13 @@ class DurableLedger(Ledger, abc.ABC):
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
-        if row.is_probe:
-            if card is not None:  # a service may have created what it refused
-                self.record_probe(row.seq, card.id)
-        elif row.outcome is not None and row.outcome.state == ("done" if card is not None else state) != "unknown":
+        if row.outcome is not None and row.outcome.state == ("done" if card is not None else state) != "unknown":
             return  # another worker may have sent it meanwhile
-        elif card is None:
+        if card is None:
             self._record(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         else:
             self._record(row.seq, "done", card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            if row.is_probe:
-                self.record_probe(row.seq, None)
-            else:
-                self._record(row.seq, "waiting", "not sent")
+            self._record(row.seq, "waiting", "not sent")

@@ -258,7 +258,7 @@ def make_options(
     unknown: str | None,
     marker: Marking,
     settle: float | None,
-    probe: bool = False,
+    probe: bool = True,
     ordered: bool = False,
     waits_for_consent: bool = True,
 ) -> BulkOptions:
@@ -283,8 +283,6 @@ def make_options(
     if not isinstance(ordered, bool):
         raise TypeError(f"ordered must be True or False, not {type(ordered).__name__}")
     decided = _unknown(unknown, board_id)
-    if probe and decided != "reconcile":
-        raise ValueError('probe=True needs board_id, and unknown="reconcile": the board is read to see which cards exist')
     if settle is None:
         settle = _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
     return BulkOptions(

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from boardclient.bulk import BulkReport
 from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._ledger import Doubt, DurableLedger, Others, Probe
+from boardclient.bulk._ledger import Doubt, DurableLedger, Others
 from boardclient.bulk._life import IN_DOUBT, Outcome, Row, RowState
 from boardclient.distributed._tables import (
     CLOSING,
@@ -36,7 +36,6 @@ from boardclient.distributed._tables import (
     jobs,
     load_rows,
     parts,
-    probes,
     read_states,
 )
 from boardclient.errors import JournalError
@@ -386,7 +385,6 @@ class PartLedger(DurableLedger):
         self.older.append(baseline)
         self._database, self._lease, self._states = database, lease, states
         self._pending: dict[int, State] = {}
-        self._probed: dict[int, str | None] = {}
         self._logged = {*lease.logged}
         """Those rows that were logged before, and not taken yet."""
         self._states.update(dict.fromkeys(lease.logged, LOGGED))
@@ -464,28 +462,6 @@ class PartLedger(DurableLedger):
             if seq in numbers
         ]
 
-    async def log_probe(self, list_id: str) -> int:
-        """Log a probe before it is sent. Return its number."""
-        lease = self._lease
-
-        def log(connection: sa.Connection) -> int:
-            lease.renew(connection)
-            least = connection.scalar(sa.select(sa.func.min(probes.c.number)).where(probes.c.job == lease.job))
-            number = min(0, least or 0) - 1
-            connection.execute(probes.insert().values(job=lease.job, number=number, list_id=list_id, is_over=False))
-            return number
-
-        return await self._database.change(log)
-
-    def record_probe(self, number: int, card_id: str | None) -> None:
-        self._probed[number] = card_id
-        self._write_later()
-
-    async def probes(self) -> Sequence[Probe]:
-        """Return the probes of the job that may be on the board. Only the closing part has any."""
-        wanted = sa.select(probes).where(probes.c.job == self._lease.job, sa.not_(probes.c.is_over))
-        return [Probe(row.number, row.list_id, row.card_id) for row in await self._database.read(wanted)]
-
     async def finish(self, *, state: str = "done", audit: str | None = None) -> None:
         """Record the end of a run, after which the part is done or open, and no longer this worker's."""
         await self._write(changes={"state": state, "lease_until": 0.0}, audit=audit)
@@ -507,7 +483,7 @@ class PartLedger(DurableLedger):
             await asyncio.wait({self._writer})
         self._lease.logged = ()
         self._pending.update(dict.fromkeys(self._logged, ("waiting", "")))
-        if self._pending or self._probed or self._failure is not None:
+        if self._pending or self._failure is not None:
             await self._write()
 
     def _record(self, seq: int, state: RowState, detail: str) -> None:
@@ -536,7 +512,6 @@ class PartLedger(DurableLedger):
                 self._timer.cancel()
                 self._timer = None
             noted, self._pending = self._pending, {}
-            probed, self._probed = self._probed, {}
             after = {**noted, **dict.fromkeys(sent, LOGGED)}
             is_written = False
 
@@ -549,14 +524,13 @@ class PartLedger(DurableLedger):
             try:
                 values = self._figures(noted) | (changes or {})
                 await self._database.change(
-                    lambda connection: self._store(connection, noted, sent, after, probed, values, audit), on_commit=note_written
+                    lambda connection: self._store(connection, noted, sent, after, values, audit), on_commit=note_written
                 )
             except BaseException:
                 if is_written:  # a cancellation, after which they are not sent
                     self._logged.update(sent)
                 else:
                     self._pending = {**noted, **self._pending}
-                    self._probed = {**probed, **self._probed}
                 raise
 
     def _figures(self, noted: dict[int, State]) -> dict[str, Any]:
@@ -574,7 +548,6 @@ class PartLedger(DurableLedger):
         noted: dict[int, State],
         sent: Sequence[int],
         after: dict[int, State],
-        probed: dict[int, str | None],
         values: dict[str, Any],
         audit: str | None,
     ) -> None:
@@ -594,8 +567,5 @@ class PartLedger(DurableLedger):
             opened = {"state": "open"} if part in sendable else {}
             added = {name: parts.c[name] + count[name] for name in COUNTS}
             connection.execute(parts.update().where(of_other).values(**opened, **added))
-        for probe, card_id in probed.items():
-            of_probe = (probes.c.job == lease.job) & (probes.c.number == probe)
-            connection.execute(probes.update().where(of_probe).values(card_id=card_id, is_over=card_id is None))
         if audit is not None:
             connection.execute(jobs.update().where(jobs.c.job == lease.job).values(audit=audit))

@@ -17,7 +17,7 @@ from boardclient.bulk._life import IN_DOUBT, check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow
 from boardclient.distributed._parts import PartLedger, claim, is_free, worker_name
 from boardclient.distributed._plan import Job, check_job
-from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, probes, read_states
+from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
 from boardclient.store._alchemy import Database, checked_location, takes_location
@@ -84,9 +84,9 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         (found,) = await database.read(sa.select(*columns).where(parts.c.job.in_(names)))
         done, failed, in_doubt, requests, rejected, began_at, ended_at = tuple(found)
         stored = await database.read(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))
-        left = await database.read(sa.select(probes).where(probes.c.job.in_(names), sa.not_(probes.c.is_over)))
     audits: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
     failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
+    left = [card for values in audits for card in values.pop("probes", [])]
     seconds = max(0.0, ended_at - max(began_at, planned_at))
     return BulkReport(
         created=int(done) - already,
@@ -99,7 +99,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         rejected=int(rejected),
         audit=load_audit(audits) if audits and all(audits) else None,
         audit_error=BoardClientError(failures[0]) if failures else None,
-        probes=tuple(Card(one.card_id, list_id=one.list_id) for one in left if one.card_id is not None),
+        probes=tuple(Card(card_id, name, list_id=list_id) for _, card_id, name, list_id, *_ in left),
     )
 
 

@@ -182,7 +182,8 @@ def dump_audit(of_run: BulkReport) -> str | None:
     """Return an audit as it is stored, with cards and drafts as lists."""
     if of_run.audit is None:
         return None if of_run.audit_error is None else json.dumps({"audit_error": of_run.audit_error.message})
-    return json.dumps(attrs.asdict(of_run.audit, recurse=False), default=_fields)
+    stored = attrs.asdict(of_run.audit, recurse=False) | ({"probes": of_run.probes} if of_run.probes else {})
+    return json.dumps(stored, default=_fields)
 
 
 def _fields(value: Any) -> list[Any]:

@@ -92,7 +92,7 @@ class WorkOptions:
     lease: float = 30.0
     patience: float | None = None
     on_progress: Progress | None = None
-    probe: bool = False
+    probe: bool = True
 
     def __attrs_post_init__(self) -> None:
         check_count(self.concurrency, "concurrency")
@@ -116,6 +116,7 @@ async def import_part(
     concurrency: int | None = None,
     lease: float = 30.0,
     patience: float | None = None,
+    probe: bool = True,
     on_progress: Progress | None = None,
 ) -> None:
     """Create the cards of a part, and settle the whole job if it is the last one.
@@ -135,6 +136,7 @@ async def import_part(
         patience: How many seconds in a row it may wait for a service that accepts nothing, for a pause that the service asks for,
             or for another worker. Then the part is given back, and the error's `retry_at` says when to call again, if that is
             known. None (default): as long as it takes.
+        probe: As in `create_many`, for the rows that are settled at the end of the job.
         on_progress: Called with the progress of the part.
 
     Raises:
@@ -144,7 +146,7 @@ async def import_part(
         ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
-    options = WorkOptions(concurrency, lease, patience, on_progress)
+    options = WorkOptions(concurrency, lease, patience, on_progress, probe)
     if not isinstance(part, int):
         raise TypeError(f"part must be a number, not {type(part).__name__}")
     if isinstance(part, bool) or part not in {CLOSING, *check_job(job).parts}:
@@ -236,7 +238,7 @@ async def run_batch(
         return found or await task.known(part, drafts)
 
 
-async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = False) -> BulkReport:
+async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = True) -> BulkReport:
     """Settle the rows of a job that are in doubt, and audit the whole. Call it at any time, as often as you like.
 
     Parts and batches whose workers have died are completed first. Then rows in doubt are settled by the rules of `create_many`
@@ -270,7 +272,12 @@ async def reconcile_by(job: Job, session: AsyncSession | Pipeline | None, *, pro
         for error in [result.error for result in problems if result.error is not None and result.state == "unknown"]:
             error.retry_at = failure.retry_at
     found = await report_of(job)
-    return attrs.evolve(found, problems=tuple(problems[:MOST_PROBLEMS]), audit_error=failure or found.audit_error)
+    return attrs.evolve(
+        found,
+        problems=tuple(problems[:MOST_PROBLEMS]),
+        audit_error=failure or found.audit_error,
+        probes=settled.probes,
+    )
 
 
 async def create_once(
@@ -290,10 +297,10 @@ async def create_once(
         if (job.name, options) not in worker.opened:
             await enter_job(worker.database, job, options)
             worker.opened.add((job.name, options))
-        _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
+        _, (result,) = await run_batch(job, reference, [draft], pipeline, attrs.evolve(_OF_ONE, probe=probe))
         if result.state == "unknown":  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
             failure, found = result.error, await reconcile_by(job, pipeline, probe=probe)
-            _, (result,) = await run_batch(job, reference, [draft], pipeline, _OF_ONE)
+            _, (result,) = await run_batch(job, reference, [draft], pipeline, attrs.evolve(_OF_ONE, probe=probe))
             _complete(result.error, found, failure)
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both

@@ -70,7 +70,7 @@ class DaskRun:
         scheduler: str | None = None,
         concurrency: int | None = None,
         lease: float = 30.0,
-        probe: bool = False,
+        probe: bool = True,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> None:
         address = urlsplit(scheduler or "tls:")
@@ -81,7 +81,7 @@ class DaskRun:
         self.report: BulkReport = BulkReport()
         self._jobs = [jobs] if isinstance(jobs, Job) else [*jobs]
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress
-        self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease}
+        self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "probe": probe}
         self._probe = probe
         self._is_stopped = False
         self._token = secrets.token_hex(4)

@@ -44,7 +44,7 @@ class World:
         ]
 
     def run(self, drafts: Any, **options: Any) -> BulkRun:
-        given = {"journal": self.path, "board_id": self.board_id, "settle": 0.005, "concurrency": 2}
+        given = {"journal": self.path, "board_id": self.board_id, "settle": 0.005, "concurrency": 2, "probe": False}
         return self.session.cards.create_many(drafts, **{**given, **options})
 
     async def finish(self, drafts: Any, **options: Any) -> tuple[dict[str, str], BulkReport]:
@@ -172,7 +172,7 @@ class Memory(Core):
 
     def run(self, names: Iterable[str | CardDraft], listener: Any = None, **options: Any) -> BulkRun:
         drafts = [name if isinstance(name, CardDraft) else CardDraft(name, "list") for name in names]
-        given: dict[str, Any] = {"concurrency": 1, "board_id": "board", "settle": 60.0}
+        given: dict[str, Any] = {"concurrency": 1, "board_id": "board", "settle": 60.0, "probe": False}
         return self.open_run(drafts, *([] if listener is None else [listener]), **{**given, **options})
 
     async def results(self, names: Iterable[str | CardDraft], **options: Any) -> list[CardResult]:

@@ -133,7 +133,7 @@ async def test_refused_rows_are_not_sent_again_while_the_board_can_t_be_read(wor
     """They have failed, and the error says why they were not sent."""
     await run(world, "abc", kept_out="b")
     reads, sent = world.reads(), len(world.sent)
-    world.service.faults.add(faults.status(404), "boards.cards", call=range(reads + 1, reads + 1000))
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(reads + 1, reads + 1000))
     results, report = await run(world, "abc")
     assert (results["b"].state, len(world.sent)) == ("failed", sent)
     assert "is not sent again while the board can't be read" in str(results["b"].error)

@@ -105,7 +105,7 @@ async def test_a_card_that_is_not_listed_waits_for_an_input_that_may_yield_anoth
 
     memory = Memory()
     memory.script = {"a": [LOST]}
-    async with memory.open_run(rows(), concurrency=1, board_id="board", settle=60.0) as run:
+    async with memory.open_run(rows(), concurrency=1, board_id="board", settle=60.0, probe=False) as run:
         began = asyncio.get_running_loop().time()
         result = await anext(run)
         waited = asyncio.get_running_loop().time() - began

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import attrs
 import pytest
+from bulk_helpers import World
 from waiting import until
 
 from boardclient import (
@@ -504,3 +505,42 @@ async def test_leaving_a_run_gives_rows_their_results_that_wait_for_a_proof() ->
     report = opened.report
     assert report.failed == 1
     assert len(service.cards) - report.created == report.unknown <= 1  # one was being sent
+
+
+@pytest.mark.parametrize("marker", [None, True, lambda draft: f"m{draft.reference}"])
+@pytest.mark.parametrize("desc", [None, "text", "own"])
+@pytest.mark.parametrize("is_later_run", [False, True])
+async def test_a_response_that_shows_the_card_of_a_lost_row_is_not_believed(
+    world: World, marker: Any, desc: str | None, is_later_run: bool
+) -> None:
+    """Its own response was lost, in this run or in an earlier one, and comes late, in place of that to another row."""
+    rows = [
+        CardDraft(name, world.lists[0], desc=f"about {name}" if desc == "own" else desc, reference=name) for name in "abcdefgh"
+    ]
+    made: list[Any] = []
+
+    class Late:
+        async def play(self, stage: Any) -> None:
+            name = world.sent[-1]
+            if name == "b" and not made:
+                made.append(stage.commit())
+                stage.abort()
+            elif name == "d" and len(made) == 1:
+                made.append(None)
+                await stage.reply(200, json.dumps(made[0].body).encode())
+            else:
+                await stage.reply_answer()
+
+    world.service.faults.add(Late(), "cards.create")
+    options: dict[str, Any] = {"concurrency": 1, "settle": 0.0, "marker": marker, "probe": True}
+    if is_later_run:
+        async with world.run(rows[:2], **options) as run:
+            run.stop()
+        await world.run(rows[:2], **{**options, "unknown": "report"}).wait()
+        rows = [*rows[2:], *rows[:2]]
+    async with world.run(rows, **options) as run:
+        results = {result.draft.name: result async for result in run}
+    cards = world.service.rules.cards
+    assert {name: cards[result.card.id].name for name, result in results.items()} == {name: name for name in "abcdefgh"}
+    assert world.there == [*"abcdefgh"]
+    assert run.report.audit.is_sound

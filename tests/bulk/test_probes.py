@@ -547,18 +547,93 @@ async def test_a_run_that_waits_for_more_rows_has_no_probe_on_the_board(world: W
 # --- options
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"probe": True}, ValueError, 'probe=True needs board_id, and unknown="reconcile"'),
-        ({"probe": True, "board_id": "b", "unknown": "report"}, ValueError, 'probe=True needs board_id, and unknown="reconcile"'),
-        ({"probe": 1, "board_id": "b"}, TypeError, "probe must be True or False, not int"),
-    ],
-)
-async def test_probes_need_a_board_that_is_read(world: World, options: dict[str, Any], error: Any, words: str) -> None:
-    """Nothing is sent otherwise."""
-    with pytest.raises(error, match=re.escape(words)):
-        world.session.cards.create_many([], **options)
-    with pytest.raises(error, match=re.escape(words)):
-        await world.session.cards.create("a", list_id=world.lists[0], **options)
+async def test_an_option_that_is_no_choice_is_refused(world: World) -> None:
+    """Nothing is sent."""
+    words = "probe must be True or False, not int"
+    with pytest.raises(TypeError, match=words):
+        world.session.cards.create_many([], board_id="b", probe=1)  # type: ignore[arg-type]  # -- that is the case
+    with pytest.raises(TypeError, match=words):
+        await world.session.cards.create("a", list_id=world.lists[0], board_id="b", probe=1)  # type: ignore[arg-type]  # -- the same
     assert world.sent == []
+
+
+@pytest.mark.parametrize("unknown", ["report", None])
+async def test_no_probe_is_sent_where_the_board_is_not_read(world: World, scene: Scene, unknown: Any) -> None:
+    """A lost row is reported."""
+    scene.rows = {"a": ["lost"]}
+    board_id = None if unknown is None else world.board_id
+    states, _ = await world.finish(drafts(world, "a"), journal=None, board_id=board_id, unknown=unknown)
+    assert (states, scene.sent) == ({"a": "unknown"}, ["a"])
+
+
+async def test_probes_are_the_rule(world: World, scene: Scene) -> None:
+    """Without an option, a lost card that is not listed is created."""
+    scene.rows = {"a": ["lost"], "b": ["lost"]}
+    report = await world.session.cards.create_many(drafts(world, "a"), board_id=world.board_id, settle=0.0)
+    await world.session.cards.create("b", list_id=world.lists[0], board_id=world.board_id, settle=0.0)
+    assert (report.created, world.there, probes(world)) == (1, ["a", "b"], [])
+
+
+# --- how many
+
+
+@pytest.mark.parametrize("number", [1, 12])
+async def test_a_listing_that_is_cut_off_gets_one_probe(world: World, scene: Scene, number: int) -> None:
+    """It shows the probe and is no longer: another one would be sent in vain."""
+    for name in "xy":
+        await world.session.cards.create(name, list_id=world.lists[0])
+    world.list_as(lambda cards: sorted(cards, key=lambda card: str(card["id"]))[-2:])
+    names = [f"row {index}" for index in range(number)]
+    scene.rows = {name: ["lost"] for name in names}
+    states, report = await run(world, [CardDraft(name, world.lists[0]) for name in names])
+    assert (set(states.values()), scene.sent.count("probe"), report.probes) == ({"unknown"}, 1, ())
+
+
+async def test_a_list_that_is_archived_gets_no_probe(world: World, scene: Scene) -> None:
+    """Its cards may not be listed."""
+
+    async def archive_and_lose(stage: Stage) -> None:
+        world.service.rules.lists[world.lists[0]].closed = True
+        stage.abort()
+
+    scene.rows = {"a": [archive_and_lose]}
+    states, _ = await run(world, "a")
+    assert (states, scene.sent) == ({"a": "unknown"}, ["a"])
+
+
+async def test_no_probe_is_sent_while_one_of_the_job_can_t_be_deleted(world: World, scene: Scene) -> None:
+    """Each night would leave another one on the board."""
+    world.service.faults.add(faults.status(403), "cards.delete")
+    scene.rows = {"a": ["lost"], "b": ["lost"]}
+    await run(world, "a", journal=world.path)
+    states, report = await run(world, "ab", journal=world.path)
+    assert (states, scene.sent.count("probe")) == ({"a": "already", "b": "unknown"}, 1)
+    assert [card.id for card in report.probes] == [card.id for card in probes(world)] != []
+
+
+async def test_a_probe_of_an_earlier_run_is_deleted_before_another_is_sent(world: World, scene: Scene) -> None:
+    """It would make the listing longer in which the next one is looked for."""
+    world.service.faults.add(faults.status(403), "cards.delete", times=1)
+    scene.rows = {"a": ["lost"], "b": ["lost"]}
+    await run(world, "a", journal=world.path)
+    assert len(probes(world)) == 1
+    states, report = await run(world, "ab", journal=world.path)
+    assert (states, world.there, report.probes) == ({"a": "already", "b": "created"}, ["a", "b"], ())
+
+
+@pytest.mark.parametrize("has_row_of_its_name", [False, True])
+async def test_the_probe_of_another_import_keeps_no_row_unknown(world: World, scene: Scene, has_row_of_its_name: bool) -> None:
+    """A card with its name and its text is nobody's, unless a row in doubt has the name, which it equals."""
+    name = "bcbcdfghjklmnpqrstbcdf temporary card, deleted soon"
+    text = "boardclient has created this card to see that the board lists every card, and deletes it again."
+    marker = name.split()[0]
+
+    async def lose(stage: Stage) -> None:
+        world.add_card(name, desc=f"[{marker}]\n\n{text}\n\n[{marker}]")
+        stage.abort()
+
+    row = name if has_row_of_its_name else "a"
+    scene.rows, scene.probes = {row: [lose]}, [lose] if has_row_of_its_name else []
+    states, report = await run(world, [CardDraft(row, world.lists[0])])
+    assert (states, report.probes) == ({row: "created"}, ())
+    assert world.there == [name] if has_row_of_its_name else sorted(["a", name])

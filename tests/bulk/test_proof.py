@@ -13,7 +13,7 @@ import pytest
 from bulk_helpers import World
 from fault_helpers import Meanwhile
 
-from boardclient import AuthenticationError, BulkProgress, BulkReport, Card, CardDraft, CardResult
+from boardclient import ApiError, AuthenticationError, BulkProgress, BulkReport, Card, CardDraft, CardResult
 from boardclient.bulk import resolve
 from boardclient.errors import JournalError
 from boardclient.testing import faults
@@ -954,8 +954,6 @@ _FAULTS = {
     "half a body": faults.truncated(),
     "another element": faults.foreign_body(b'[{"id": "c1"}, 7]', content_type="application/json", commit=False),
     "302": faults.redirect("https://login.example/", 302),
-    "403": faults.status(403),
-    "404": faults.status(404),
     "409": faults.status(409),
     "500": faults.status(500),
     "no response": faults.drop(),
@@ -973,13 +971,39 @@ async def test_the_board_is_read_with_patience(world: World, operation: str, fau
     assert done.audit.is_sound
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("operation", ["boards.lists", "boards.cards"])
+@pytest.mark.parametrize("call", [1, 2])
+async def test_a_board_that_is_not_this_account_s_ends_a_run_at_once(
+    world: World, operation: str, call: int, status: int
+) -> None:
+    """The address is wrong, or its access was taken away: that is no outage. The next run resumes the journal."""
+    world.service.faults.add(faults.status(status), operation, call=call)
+    with pytest.raises(ApiError) as caught:
+        await run(world, "abc", committed="b", journal=world.path)
+    assert (caught.value.status, len(world.service.calls_of(operation))) == (status, call)
+    world.service.faults.clear()
+    done = await run(world, "abc", journal=world.path)
+    assert set(done.states.values()) <= {"already", "created"}
+    assert world.there == [*"abc"]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_wrong_board_ends_the_call_of_a_card_at_once(world: World, status: int) -> None:
+    """Nothing was sent."""
+    world.service.faults.add(faults.status(status), "boards.lists")
+    with pytest.raises(ApiError, match="the card was not sent"):
+        await world.session.cards.create("a", list_id=world.lists[0], board_id=world.board_id)
+    assert (world.sent, len(world.service.calls_of("boards.lists"))) == ([], 1)
+
+
 async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, passing_time: Any) -> None:
     """After a bounded time, the errors say why."""
-    world.service.faults.add(faults.status(404), "boards.cards", call=range(2, 1000))
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
     done = await run(world, "abc", committed="b")
     assert done.states == {"a": "created", "b": "unknown", "c": "created"}
     assert "the board could not be read" in done.error("b")
-    assert "404" in done.error("b")
+    assert "500" in done.error("b")
     assert done.report.audit is None
     assert done.report.audit_error is not None
     assert any(re.match(r"the board was read \d+ times in", note) for note in done.report.audit_error.__notes__)

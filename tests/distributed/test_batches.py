@@ -199,8 +199,8 @@ async def test_a_batch_whose_worker_was_cancelled_is_resumed(world: World) -> No
     again = await world.deliver(job, "a", rows)
     assert again.created + again.already + again.unknown == 100
     assert again.unknown >= 4  # a response that came at the same moment was not noted
-    assert (await reconcile(job, session=world.session)).unknown == 4  # a card alone can't be proven absent
-    settled = await reconcile(job, session=world.session, probe=True)
+    assert (await reconcile(job, session=world.session, probe=False)).unknown == 4  # a card alone can't be proven absent
+    settled = await reconcile(job, session=world.session)
     assert (settled.created, settled.unknown) == (100, 0)
     assert await world.names() == Counter(f"card {n}" for n in range(100))
 
@@ -272,10 +272,10 @@ async def test_what_stays_unknown_is_in_the_report_of_reconciling(world: World) 
     world.service.faults.add(faults.drop(), "cards.create", call=2)
     first = await world.deliver(job, "a", world.drafts(3), concurrency=1)
     assert counts(first) == (2, 0, 0, 1)
-    found = await reconcile(job, session=world.session)
+    found = await reconcile(job, session=world.session, probe=False)
     assert counts(found) == (2, 0, 0, 1)
     assert [(one.draft.name, one.state) for one in found.problems] == [("card 1", "unknown")]
-    assert counts(await reconcile(job, session=world.session, probe=True)) == (3, 0, 0, 0)
+    assert counts(await reconcile(job, session=world.session)) == (3, 0, 0, 0)
     assert counts(await world.deliver(job, "a", world.drafts(3))) == (0, 3, 0, 0)
 
 
@@ -679,7 +679,7 @@ async def test_the_card_of_a_reference_is_settled_by_that_reference(world: World
     """It is the key of a batch of one row."""
     world.service.faults.add(faults.drop(), "cards.create", call=1)
     with pytest.raises(BoardClientError):
-        await world.create("Fix the login", "ticket-4711")
+        await world.create("Fix the login", "ticket-4711", probe=False)
     (unknown,) = await unknown_rows(world.ledger)
     assert unknown.row.key == "ticket-4711"
     assert await resolve(world.ledger, "ticket-4711", absent=True)
@@ -843,14 +843,14 @@ async def test_a_card_whose_response_was_lost_is_found_by_its_marker(world: Worl
 
 
 async def test_a_card_that_can_not_be_proven_absent_is_not_sent_again(world: World) -> None:
-    """The error says that its effect is unknown, and with a probe the next call sends it."""
+    """The error says that its effect is unknown, and with probes the next call sends it."""
     world.service.faults.add(faults.drop(), "cards.create", call=1)
     for _ in range(2):
         with pytest.raises(BoardClientError) as caught:
-            await world.create("Fix the login", "t1")
+            await world.create("Fix the login", "t1", probe=False)
         assert caught.value.effect is Effect.UNKNOWN
     assert world.sent == 1
-    card = await world.create("Fix the login", "t1", probe=True)
+    card = await world.create("Fix the login", "t1")
     assert (await world.create("Fix the login", "t1")).id == card.id
     assert (await world.names()) == Counter({"Fix the login": 1})
 
@@ -859,7 +859,7 @@ async def test_a_card_that_can_not_be_looked_for_says_when_to_come_again(world: 
     """As the service does. So does the report of the job, with its rows."""
     world.service.faults.add(faults.drop(), "cards.create", call=1)
     with pytest.raises(BoardClientError):
-        await world.create("Fix the login", "t1")
+        await world.create("Fix the login", "t1", probe=False)
     world.service.faults.add(faults.status(503, {"Retry-After": "3600"}), "boards.cards")
     with pytest.raises(BoardClientError) as caught:
         await world.create("Fix the login", "t1")

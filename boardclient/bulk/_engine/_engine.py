@@ -19,8 +19,7 @@ from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
 from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._proof._board import RunBoard
-from boardclient.bulk._proof._probes import MOST_PROBES
+from boardclient.bulk._proof._board import NO_BOARD, RunBoard
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding
 from boardclient.bulk._results import Results, Snapshot, Tally
 from boardclient.bulk._waiting import Hold, Turns
@@ -28,6 +27,8 @@ from boardclient.errors import BoardClientError
 from boardclient.events import BulkPhase, WaitReason
 
 _NOT_PROVEN: Final = "the board does not list it, and no longer listing has proven that the board lists every card"
+_MOST_EARLIER: Final = 1000
+"""How many rows that earlier runs have left in doubt are remembered, to tell responses that come late."""
 _NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
 
 
@@ -79,8 +80,8 @@ class Engine:
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
         await self._until_halted(self._board.prepare(self._reconciler.appearances.record if self._reads_board else None), context)
-        if self._reads_board:
-            await self._until_halted(self._probes.load(), context)
+        if self._reads_board and not self._ledger.is_new:
+            self._responses.earlier = [doubt.content for doubt in (await self._ledger.others()).doubts[:_MOST_EARLIER]]
         self._tally.begin()
         if self._options.board_id is not None:
             self._begin_phase("creating")
@@ -297,7 +298,7 @@ class Engine:
         try:
             findings = await self._reconciler.check(rows, self._places.in_doubt)
         except BoardClientError as error:
-            if ends_run(error):
+            if ends_run(error) or isinstance(error, NO_BOARD):
                 self._places.refused.extend(rows)
                 raise
             why = f"{CREATE}: it was refused, and is not sent again while the board can't be read: {error.message}"
@@ -343,8 +344,11 @@ class Engine:
         patience = self._listed_at + self._options.settle_seconds - self._loop.time()
         if not self._sender.is_exhausted and patience > 0:
             await self._sender.wait_for_change(patience)
-        elif lists := self._lists_to_probe():
-            await self._send_probes(lists)
+        elif self._probes.is_earlier_to_be_removed:  # what they add to the listing is gone when the next run looks
+            await self._probes.remove()
+            self._reconciler.has_grown = True
+        elif lists := self._probes.lists_for(self._places.open) if self._options.probe else None:
+            self._send_probes(lists)
         else:
             rows = [*self._places.open]
             self._places.empty(self._places.open)
@@ -354,18 +358,13 @@ class Engine:
 
     # --- probes
 
-    def _lists_to_probe(self) -> set[str]:
-        """Return the lists of open rows to which a probe may be sent."""
-        rows = self._places.open if self._options.probe else ()
-        return {row.draft.list_id for row in rows if row.probes < MOST_PROBES}
-
-    async def _send_probes(self, lists: Iterable[str]) -> None:
+    def _send_probes(self, lists: Iterable[str]) -> None:
         """Send a probe to each of these lists: nothing else makes the next listing longer."""
         for row in self._places.open:
             row.probes += 1
         self._tally.note("temporary cards are sent, so that the next listing is longer")
         for list_id in lists:
-            self._lives.happen(await self._probes.make(list_id), "admitted")
+            self._lives.happen(self._probes.make(list_id), "admitted")
         self._sender.dispatch()
 
     # --- the end

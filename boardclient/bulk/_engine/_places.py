@@ -21,7 +21,6 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import ADMISSION, LIVES, MOST_SENDS, Event, Life, Outcome, Row, State, Unknown
 from boardclient.bulk._proof._board import RunBoard
-from boardclient.bulk._proof._probes import MOST_PROBES
 from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Tally
@@ -173,7 +172,7 @@ class BulkOptions:
     marker: Marking
     settle_seconds: float
     workers: int
-    probe: bool = False
+    probe: bool = True
     ordered: bool = False
     waits_for_consent: bool = True
     """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
@@ -219,6 +218,8 @@ class Lives:
         """The state of a row once it was taken, to which there is no reaction."""
         self.tried: Final = self.places.refused if "doubted" in self.once_taken else deque[Row]()
         """The rows that were refused and are tried again in an outage: none if the board is read before."""
+        self.unknown: Final[list[Row]] = []
+        """The first rows that were reported as unknown."""
 
     def happen(
         self, row: Row, event: Event, card: Card | None = None, error: BoardClientError | None = None, pause: float = 0.0
@@ -245,7 +246,8 @@ class Lives:
                     self._ledger.add_outcome(row, "failed", error=row.error)
                     row.outcome = Outcome("failed")
             case "withdraw":
-                self._ledger.withdraw([row])
+                if not row.is_probe:
+                    self._ledger.withdraw([row])
             case "found":
                 self._add_result(row, "already" if row.is_earlier else "created", card)
             case "already" | "failed" | "unknown":  # pragma: no branch -- "nothing" needs no reaction
@@ -253,10 +255,12 @@ class Lives:
 
     def _add_result(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
-        self._ledger.add_outcome(row, state, card, error)
         if row.is_probe:
             self._end_probe(row, state, card)
             return
+        self._ledger.add_outcome(row, state, card, error)
+        if state == "unknown" and len(self.unknown) < _MOST_DOUBTS:
+            self.unknown.append(row)
         values = (row.index, row.draft, card, error, state)
         self._results.put(values)
         self._tally.add_result(values)
@@ -266,10 +270,8 @@ class Lives:
     def _end_probe(self, probe: Row, state: ResultState, card: Card | None) -> None:
         """Note what became of a probe: the next listing may be longer, or no probe can make it so."""
         self._reconciler.record_probe(probe, card)
-        if state == "failed":  # it is not asked again
-            for row in self.places.open:
-                if row.draft.list_id == probe.draft.list_id:
-                    row.probes = MOST_PROBES
+        if state == "failed":
+            self._reconciler.probes.record_refused(probe)
 
     def _resume(self, row: Row) -> None:
         """Let a row be sent again after its pause."""

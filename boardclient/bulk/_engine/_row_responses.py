@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import attrs
@@ -17,7 +17,7 @@ import attrs
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallOptions, CallWithdrawn
 from boardclient._transport._values import UsedConnection
-from boardclient.bulk._content import normal
+from boardclient.bulk._content import Content, normal
 from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._life import MOST_SENDS, Event, Row
 from boardclient.bulk._proof._recognition import RowMarkers
@@ -81,6 +81,8 @@ class ResponseOrder:
         """The cards that responses name which are not proven."""
         self.has_proof = False
         """Whether the service has shown the name of a row as it got it."""
+        self.in_doubt: Callable[[], Iterable[Content]] = tuple
+        """Returns what was sent for the rows whose cards may exist: a response that comes late may be theirs."""
         self._markers = markers
         self.kept: dict[UsedConnection, _Kept] = {}
         """The responses that are not proven, for each connection. There are none, nearly always."""
@@ -99,18 +101,24 @@ class ResponseOrder:
         name, desc = normal(card.name or ""), normal(card.desc or "")
         names, descs = {normal(other.draft.name) for other in others}, {self._desc(other) for other in others}
         is_own_name, is_own_desc = name == normal(row.draft.name), desc == self._desc(row) != ""
+        if not is_own_name and self._is_in_doubt(name, "" if is_own_desc else desc):
+            return "foreign"
         self.has_proof = self.has_proof or is_own_name
         if (is_own_name and name not in names) or (is_own_desc and desc not in descs):
             return "proven"
         if (not is_own_name and name in names) or (not is_own_desc and desc != "" and desc in descs):
             return "foreign"
-        if self._markers.are_secret and self._markers.cards_of_rows([card]):
+        if self._markers.shows_another(row, card):
             return "foreign"
         return "foreign" if not is_own_name and self._is_sending(name) else "open"
 
     def _is_sending(self, name: str) -> bool:
         """Return True if a row with a name is being sent, where the service has shown names as it got them."""
         return self.has_proof and any(normal(other.draft.name) == name for other in self.sending)
+
+    def _is_in_doubt(self, name: str, desc: str) -> bool:
+        """Return True if a row has a name, or a description that is not empty, whose card may exist."""
+        return any(other.name == name or (desc and other.desc == desc) for other in self.in_doubt())
 
     def _desc(self, row: Row) -> str:
         return normal(self._markers.description(row) or "")
@@ -179,6 +187,9 @@ class Responses:
         self._lives, self._refused, self._tried = lives, lives.places.refused, lives.tried
         self._reads_board = shared.options.unknown == "reconcile"
         self._loop = asyncio.get_running_loop()
+        self.earlier: Sequence[Content] = ()
+        """What was sent for the rows that earlier runs and other workers have left in doubt."""
+        self.order.in_doubt = self._in_doubt
         self.lost_at: float = self._loop.time()
         """When, on the loop's clock, a response was last lost. Requests of earlier runs were sent before."""
         self._accepted = 0
@@ -225,6 +236,11 @@ class Responses:
         if is_proven and not row.is_probe:
             return not self._ledger.claim(card_id)
         return card_id in self.order.card_ids or self._ledger.knows(card_id)
+
+    def _in_doubt(self) -> Iterable[Content]:
+        places = self._lives.places
+        rows = chain(places.doubted, places.open, places.refused, self._lives.unknown)
+        return chain(map(self._reconciler.markers.content, rows), self.earlier)
 
     def _was_named(self, card_id: str) -> bool:
         """Return True if a response to another row has named a card."""

@@ -17,7 +17,7 @@ from boardclient._guards import wait_to_end
 from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
 from boardclient.bulk._journal._journal_rows import BASELINE, DONE, Decision, JournalRows, Note, storable
-from boardclient.bulk._ledger import DurableLedger, Others, Probe
+from boardclient.bulk._ledger import DurableLedger, Others
 from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
@@ -172,15 +172,6 @@ class JournalLedger(DurableLedger):
 
     async def others(self) -> Others:
         return Others(() if self._file.run == 1 else await self._do(self._file.doubts))
-
-    async def log_probe(self, list_id: str) -> int:
-        return await self._do(self._file.log_probe, list_id)
-
-    def record_probe(self, number: int, card_id: str | None) -> None:
-        self._submit(self._file.record_probe, number, None if card_id is None else storable(card_id))
-
-    async def probes(self) -> Sequence[Probe]:
-        return await self._do(self._file.probes)
 
     async def aclose(self) -> None:
         """Write what was recorded, and close the journal so that another run can open it. Calling it again does nothing.

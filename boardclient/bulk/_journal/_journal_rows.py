@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from boardclient._interface import _fields
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._journal._file import FORMAT, JournalFile
-from boardclient.bulk._ledger import Doubt, Probe
+from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
@@ -168,26 +168,6 @@ class JournalRows:
         self.shown |= fields
         with self.journal.transaction():
             self.journal.set_meta("shown", " ".join(sorted(self.shown)))
-
-    def log_probe(self, list_id: str) -> int:
-        """Store a probe. On return it is on the disk. Return its number, which was never given before."""
-        with self.journal.transaction():
-            (number,) = self._connection.execute("SELECT coalesce(min(number), 0) - 1 FROM probes").fetchone()
-            self._connection.execute("INSERT INTO probes VALUES (?, ?, NULL, 0)", (number, list_id))
-        return int(number)
-
-    def record_probe(self, number: int, card_id: str | None) -> None:
-        """Store the card of a probe, or that it has none."""
-        with self.journal.transaction():
-            self._connection.execute(
-                "UPDATE probes SET card_id = ?, is_over = ? WHERE number = ?", (card_id, card_id is None, number)
-            )
-
-    def probes(self) -> list[Probe]:
-        """Return the probes that may be on the board."""
-        with self.journal.guarded():
-            found = self._connection.execute("SELECT number, list_id, card_id FROM probes WHERE NOT is_over").fetchall()
-        return [Probe(*values) for values in found]
 
     def ids(self, statement: str) -> Generator[str, None, None]:
         """Yield the identifiers that a statement selects."""

@@ -23,7 +23,14 @@ from boardclient.bulk._content import FIELDS, IdSet, shown_fields
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
-from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError
+from boardclient.errors import (
+    AuthenticationError,
+    BoardClientError,
+    DecodeError,
+    Effect,
+    NotFoundError,
+    PermissionDeniedError,
+)
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
@@ -31,6 +38,11 @@ R = TypeVar("R")
 
 _PAUSE_SECONDS: Final = 1.0
 """The pause before the board is read again after a 429 that names none."""
+CHANGED: Final = "it was changed"
+"""Why a card is not deleted that people have changed."""
+NO_BOARD: Final = (AuthenticationError, PermissionDeniedError, NotFoundError)
+"""What the reading of a board says that does not exist, or not for this account. It ends a run."""
+_OF_BOARD: Final = (operations.BOARD_LISTS, operations.CARDS_IN_SLICES)
 _BUSY_SECONDS: Final = 0.05
 """The pause before a connection is tried again that another request has."""
 _MOST_ASKED: Final = 100
@@ -294,10 +306,12 @@ class RunBoard:
                 value = await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
                 is_refused = error.effect is Effect.REJECTED and not is_throttling(error)
-                if (isinstance(error, NotFoundError) and request.operation is operations.READ_CARD) or (
-                    is_refused and request.operation is operations.DELETE_CARD
+                if (
+                    (isinstance(error, NotFoundError) and request.operation is operations.READ_CARD)
+                    or (is_refused and request.operation is operations.DELETE_CARD)
+                    or (isinstance(error, NO_BOARD) and request.operation in _OF_BOARD)
                 ):
-                    raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
+                    raise  # what was asked, or that there is no such board: no failure of the service, which waiting would mend
                 # For others the hold makes it wait.
                 pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
                 is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
@@ -326,7 +340,7 @@ class RunBoard:
         try:
             try:
                 if not is_as_sent(await call(operations.READ_CARD.request(card_id), _itself)):
-                    return "it was changed"
+                    return CHANGED
                 await call(operations.DELETE_CARD.request(card_id), _itself)
             except NotFoundError:
                 if not is_patient or await self._is_one_there([card_id]):
@@ -357,14 +371,14 @@ class RunBoard:
         """Return True if a card may be on the board, in a list that is open."""
         gone = []
         for card_id in card_ids:
-            if await self._is_gone(card_id):
+            if await self.is_gone(card_id):
                 gone.append(card_id)
             elif card_id not in self._moved:
                 return True
         if gone:
             await self.read_lists()  # a proxy may respond with 404 to everything for a while
         for card_id in gone:
-            if not await self._is_gone(card_id):
+            if not await self.is_gone(card_id):
                 return True
             self._deleted.add(card_id)
         return False
@@ -401,7 +415,7 @@ class RunBoard:
             await asyncio.sleep(0.0 if is_next else _BUSY_SECONDS)
         return False if connection.has_surplus or before == "other" else None
 
-    async def _is_gone(self, card_id: str) -> bool:
+    async def is_gone(self, card_id: str) -> bool:
         """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""
         try:
             card = await self._read(operations.READ_CARD.request(card_id), _itself)

@@ -20,9 +20,11 @@ from boardclient.bulk._content import (
     IdSet,
     check_marker,
     digest,
+    job_marker,
     markers,
     normal,
     secret_marker,
+    with_job,
     with_marker,
 )
 from boardclient.bulk._ledger import Doubt
@@ -80,6 +82,7 @@ class RowMarkers:
         self.are_secret = self.are_used and not callable(marking)
         self._marking = marking
         self._secret = secret
+        self._job = job_marker(secret)
         self._made = IdSet()
         """The markers that cards of rows may show."""
 
@@ -120,8 +123,17 @@ class RowMarkers:
         """Return what is sent for a row. It raises what `of` raises."""
         return Content.of(row.draft, self.description(row))
 
+    def shown(self, card: Card) -> set[str]:
+        """Return the words of a card's description that may be markers, without case."""
+        return with_job(markers(card.desc), self._job) if self.are_secret else markers(card.desc)
+
     def is_shown(self, row: Row, card: Card) -> bool:
-        return self._shown_as(row) in markers(card.desc)
+        return self._shown_as(row) in self.shown(card)
+
+    def shows_another(self, row: Row, card: Card) -> bool:
+        """Return True if a card shows a secret marker of the job, and not that of a row."""
+        shown = [word for word in markers(card.desc) if word.startswith(self._job)] if self.are_secret else []
+        return bool(shown) and self._shown_as(row) not in shown
 
     def of_all(self, rows: Iterable[Row]) -> set[str]:
         """Return the markers of rows, without case."""
@@ -142,7 +154,7 @@ class RowMarkers:
     def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
         if not self.are_used:
             return set()
-        return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))}
+        return {card.id for card in cards if any(marker in wanted for marker in self.shown(card))}
 
     def match(self, rows: Sequence[Row], cards: Iterable[Card]) -> Matches:
         """Return the card of each row that shows its marker.
@@ -160,7 +172,7 @@ class RowMarkers:
             group.rows.append(row)
             group.names.add(normal(row.draft.name))
         named = {row.named for row in rows}
-        showing = [_MarkedCard.of(card, shown, marked) for card in cards if (shown := markers(card.desc) & marked.keys())]
+        showing = [_MarkedCard.of(card, shown, marked) for card in cards if (shown := self.shown(card) & marked.keys())]
         # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
         for one in sorted(showing, key=lambda one: (one.card.id not in named, not one.has_name)):
             for marker in one.markers:

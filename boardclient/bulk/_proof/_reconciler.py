@@ -15,10 +15,10 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient._interface._responses import add_words, ends_run
-from boardclient.bulk._content import EqualCards, digest, markers, normal
+from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Doubt, Ledger
-from boardclient.bulk._life import Event, Row
-from boardclient.bulk._proof._board import Listing, Missing, RunBoard
+from boardclient.bulk._life import Event, Extent, Row
+from boardclient.bulk._proof._board import NO_BOARD, Listing, Missing, RunBoard
 from boardclient.bulk._proof._probes import Probes
 from boardclient.bulk._proof._recognition import (
     Appearances,
@@ -58,6 +58,14 @@ class RowFinding(NamedTuple):
     error: BoardClientError | None = None
 
 
+class _Possible(NamedTuple):
+    """Cards that may be an open row's, why, and the size of the listing that showed them."""
+
+    cards: Sequence[Card]
+    why: str
+    extent: Extent
+
+
 class Reconciler:
     """Recognises the cards of a run on its board. Owned by the run."""
 
@@ -77,8 +85,8 @@ class Reconciler:
         """How many of these have the identifier of another row's card, which is gone."""
         self._unknown: list[Row] = []
         """The rows whose cards may exist or not."""
-        self._possible: dict[int, tuple[Sequence[Card], str]] = {}
-        """The cards that may be those of open rows until a probe decides whose they are, and why, by the numbers of the rows."""
+        self._possible: dict[int, _Possible] = {}
+        """The cards that may be those of open rows until a probe decides whose they are, by the numbers of the rows."""
         self._named: set[str] = set()
         """The identifiers of the cards that their errors name."""
         self._known_whole: set[str] = set()
@@ -123,7 +131,7 @@ class Reconciler:
         try:
             listing, missing = await self._read(rows, refused)
         except BoardClientError as error:
-            if ends_run(error):
+            if ends_run(error) or isinstance(error, NO_BOARD):
                 raise
             return await self.give_up(rows, f"the board could not be read: {error.message}", error)
         return await self._judge(rows, refused, listing, missing)
@@ -151,7 +159,7 @@ class Reconciler:
         marked = refused if self.markers.are_secret else ()
         recycling, probes = self._recycling([*rows, *self._unknown, *marked]), self.probes.there
         listing = await self._board.read_listing({*self._samples.ids, *probes}, recycling, probes)
-        self.probes.recognise(listing)
+        await self.probes.recognise(listing)
         if listing.unaccounted:
             self._others, cards = await self._ledger.others()
             self.markers.know(self._others)
@@ -169,15 +177,14 @@ class Reconciler:
         A response to a row named such a card, or it shows the row's secret marker, or it shows the row's name or other marker,
         and did not before.
         """
-        probes = self.probes.unseen.keys()
-        if not (rows or probes):
+        if not (rows or self.probes.unseen):
             return None
         named, names = {row.named for row in rows}, {normal(row.draft.name) for row in rows}
-        wanted = self.markers.of_all(rows) | probes
+        wanted = self.markers.of_all(rows)
 
         def is_recycled(card: Card) -> bool:
-            is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
-            if card.id in named or (is_marked and self.markers.are_secret):
+            is_marked = bool(wanted) and not wanted.isdisjoint(self.markers.shown(card))
+            if card.id in named or (is_marked and self.markers.are_secret) or self.probes.is_one(card):
                 return True
             return (is_marked or normal(card.name or "") in names) and not self.appearances.has(card.id, card)
 
@@ -200,11 +207,11 @@ class Reconciler:
         owned = matches.card_ids
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self.markers.cards_of_rows(cards)
-        owned |= self.probes.copies(cards)
+        owned |= self.probes.copies(cards, {normal(row.draft.name) for row in rows})
         suspects = Suspects([card for card in cards if card.id not in owned], self.unaccounted, evidence)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
-        self._possible.clear()
+        before, self._possible = self._possible, {}
         # Five cases. A card is the row's. None may be: the row is absent, or that is not proven yet. Some may be: older cards are
         # not known, so they may be others'; a probe may show whose they are; or nothing can.
         for row in rows:
@@ -213,11 +220,18 @@ class Reconciler:
             if row in matches.found:
                 findings.append(RowFinding(row, "found", matches.found[row]))
             elif not possible:
+                if (
+                    row.absent_from is None
+                    and row.seq in before
+                    and all(listing.shows(card.id) for card in before[row.seq].cards)
+                ):
+                    row.absent_from = before[row.seq].extent  # that listing lacked it, too, as is known by now
                 findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE))
             elif incomplete is None and self._may_become_clear(row.draft.list_id, evidence, is_equal=bool(equal)):
-                self._possible[row.seq] = possible, _why(possible, is_equal=bool(equal))
+                why = _why(possible, is_equal=bool(equal))
+                self._possible[row.seq] = _Possible(possible, why, listing.extent(row.draft.list_id))
                 findings.append(RowFinding(row, "not listed"))
             else:
                 resembling[row.seq] = possible
@@ -369,8 +383,8 @@ class Reconciler:
         """Return findings for rows about which nothing can be proven, and why: in words, and as an error if there is one."""
         self._unknown += rows
         possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
-        await self._name_cards({seq: cards for seq, (cards, _) in possible.items()})
-        return [_unknown(row, possible[row.seq][1] if row.seq in possible else why, cause) for row in rows]
+        await self._name_cards({seq: known.cards for seq, known in possible.items()})
+        return [_unknown(row, possible[row.seq].why if row.seq in possible else why, cause) for row in rows]
 
     # --- the audit
 
