@@ -183,7 +183,7 @@ class Probes:
                 self._spent[list_id] = max(probe.sent_as, self._spent.get(list_id, -1))
 
     def copies(self, cards: Iterable[Card], names: Collection[str]) -> set[str]:
-        """Return the identifiers of the cards with the name and the text of a probe, whoever has sent them.
+        """Return the identifiers of the cards with the name and the text of a probe, of this job or another.
 
         They are nobody's, unless a row in doubt has the name. `names` are those of the rows in doubt.
         """
