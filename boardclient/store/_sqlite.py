@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakSet
@@ -40,16 +40,15 @@ class FileConnection(Connection):
 
     def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
         text, clocks = translated(sql, is_file=True)
-        given: Iterable[object] = (json.dumps(value) if isinstance(value, list) else value for value in values)
+        if list in map(type, values):
+            values = [json.dumps(value) if isinstance(value, list) else value for value in values]
         if clocks:
-            rest, now = iter(given), self.now()
-            given = (now if is_clock else next(rest) for is_clock in clocks)
-        return self.raw.execute(text, tuple(given))
+            rest, now = iter(values), self.now()
+            values = [now if is_clock else next(rest) for is_clock in clocks]
+        return self.raw.execute(text, values)
 
     def fetch(self, sql: str, *values: object) -> list[Any]:
-        cursor = self._execute(sql, values)
-        found = cursor.fetchall()
-        return [*map(row_maker(tuple(column[0] for column in cursor.description)), found)] if found else []
+        return _rows_of(self._execute(sql, values))
 
     def run(self, sql: str, *values: object) -> int:
         return self._execute(sql, values).rowcount
@@ -61,7 +60,7 @@ class FileConnection(Connection):
         left, found = iter(rows), list[Any]()
         while some := [*islice(left, most)]:
             sql = f"{head} ({names}) VALUES {', '.join([f'({marks})'] * len(some))} {tail}"
-            found += self.fetch(sql, *(value for row in some for value in row))
+            found += _rows_of(self._execute(sql, [*chain.from_iterable(some)]))
         return found
 
     def now(self) -> float:
@@ -90,6 +89,11 @@ class FileConnection(Connection):
 
     def close(self) -> None:
         self.raw.close()
+
+
+def _rows_of(cursor: sqlite3.Cursor) -> list[Any]:
+    found = cursor.fetchall()
+    return [*map(row_maker(tuple(column[0] for column in cursor.description)), found)] if found else []
 
 
 def check_version() -> None:
