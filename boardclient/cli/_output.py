@@ -99,11 +99,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def key_name(key: int | str) -> str:
-    """Return the words for a row as its journal knows it, which is not the row of the file."""
-    return f"position {key}" if isinstance(key, int) else f"reference {key!r}"
-
-
 def first_lines(kind: str, texts: Sequence[str]) -> list[str]:
     """Return a line for each of the first texts of a kind, and another one if there are more."""
     more = [f"{kind}: and {len(texts) - LINES:,} more"] if len(texts) > LINES else []

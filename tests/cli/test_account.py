@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 import pytest
 from fault_helpers import Meanwhile
-from import_helpers import into, names, summary
+from import_helpers import counts, into, names, summary
 from waiting import SECONDS
 
 from boardclient import FileTokenStore
@@ -455,7 +455,7 @@ def test_an_import_by_a_cluster_needs_a_token_in_the_environment(oauth_cli, brow
 
 
 def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, csv_file) -> None:
-    """The user signs in by `boardclient login` in another terminal. Other commands end, and say so."""
+    """With `--patience`, or on a terminal, the user may sign in by `boardclient login` in another one. Other commands end."""
     oauth_cli("login")
     environment = {"BOARDCLIENT_BASE_URL": board_service.base_url, "BOARDCLIENT_KEY": board_service.key}
     rows = "name\n" + "".join(f"card {n}\n" for n in range(50))
@@ -470,12 +470,31 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
         subprocess.run(command, input=token, text=True, check=True, env={**os.environ, **environment})
 
     board_service.faults.add(Meanwhile(expire, is_after=True), "cards.create", call=20)
-    code, out, err = oauth_cli("import", csv_file(rows), *into(board), "--concurrency", "4", "--json")
+    code, out, err = oauth_cli("import", csv_file(rows), *into(board), "--concurrency", "4", "--patience", "600", "--json")
     assert code == 0, err
     assert summary(out)["created"] == 50
     assert len(names(board_service)) == 50
     board_service.rules.expire_tokens()
     oauth_cli("card", "create", "A", "--list", board.todo).fails(4, "run boardclient login")
+
+
+@pytest.mark.parametrize("patience", [(), ("--patience", "0.01")])
+def test_an_import_that_nobody_sees_ends_when_its_token_is_refused(
+    oauth_cli, board_service, browser, board, csv_file, monkeypatch, patience: tuple[str, ...]
+) -> None:
+    """It does not wait for a sign-in, unless `--patience` says for how long. The same command line resumes it."""
+    oauth_cli("login")
+    path = csv_file("name\n" + "".join(f"card {n}\n" for n in range(9)))
+    board_service.faults.add(Meanwhile(board_service.rules.expire_tokens, is_after=True), "cards.create", call=3)
+    line = ("import", path, *into(board), "--concurrency", "1", "--json")
+    code, out, err = oauth_cli(*line, *patience)
+    assert (code, counts(summary(out))) == (4, {"created": 3, "already": 0, "failed": 0, "unknown": 0})
+    assert summary(out)["not_reached"] == 6
+    assert err.endswith("the service refuses the token: run boardclient login; then the same command line resumes it\n")
+    oauth_cli("login")
+    code, out, _ = oauth_cli(*line)
+    assert (code, counts(summary(out))) == (0, {"created": 6, "already": 3, "failed": 0, "unknown": 0})
+    assert len(names(board_service)) == 9
 
 
 # --- files

@@ -217,7 +217,7 @@ def test_rows_that_are_not_proven_are_named_with_exit_code_3(cli, board_service:
     found = summary(out)
     assert counts(found) == {"created": 2, "already": 0, "failed": 0, "unknown": 1}
     assert [(row["row"], row["state"]) for row in found["rows"]] == [(4, "unknown")]
-    assert "\nrow 4 (position 2): unknown: " in err
+    assert "\nrow 4: unknown: " in err
     assert "boardclient journal resolve" in err
 
 
@@ -659,7 +659,7 @@ class Misleading:
 @pytest.mark.parametrize(
     ("kind", "code", "line", "message"),
     [
-        ("lost", 1, " of position 0 was deleted\n", "some rows have no card any more, or more than one"),
+        ("lost", 1, " of row 2 was deleted\n", "some rows have no card any more, or more than one"),
         ("hidden", 3, "hidden: 3 of the confirmed cards are not listed", "the board does not list every card"),
         ("resembling", 3, "resembling: 'B!' (", "1 row may exist or not"),
         ("unread", 3, "the board could not be read at the end: ", "the board could not be read at the end"),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fault_helpers import Meanwhile
 from import_helpers import Held, counts, into, names, summary
 
 from boardclient.bulk.journal import read_journal, rehearsed
+from boardclient.cli._commands._import_options import RESULT
 from boardclient.testing import BoardService
 
 NINE = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 10))
@@ -223,7 +225,7 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("content", "row 3: the row at position 1 (from 0) was sent by an earlier run with another name: "),
+        ("content", "row 3: was sent by an earlier run with another name: "),
         ("board", "belongs to another import: board {board!r} (now {other!r})"),
         ("in use", "is in use by another run"),
         ("file", "cards.csv.journal is no journal of boardclient"),
@@ -270,3 +272,83 @@ def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardSe
     away.rename(journal_of(path))
     assert cli(*line).code == 0
     assert names(board_service) == sorted(many)
+
+
+# --- every night
+
+
+def test_another_file_of_the_same_name_gets_a_journal_of_its_own(cli, board_service: BoardService, board, csv_file) -> None:
+    """Where nothing of the one before is left to do. The same command line finds it again."""
+    line = ("import", path := csv_file("name\nA1\nA2\n"), *into(board), "--json")
+    assert cli(*line).code == 0
+    csv_file("name\nB1\nB2\nB3\n")
+    code, out, err = cli(*line)
+    assert (code, counts(summary(out))["created"]) == (0, 3)
+    own = re.fullmatch(
+        rf"{re.escape(path)}.journal is of another file: the journal of this one is ({re.escape(path)}.\w+.journal)\n", err
+    )
+    assert own is not None, err
+    assert Path(own[1]).exists()
+    assert counts(summary(cli(*line).out)) == {"created": 0, "already": 3, "failed": 0, "unknown": 0}
+    csv_file("name\nA1\nA2\n")
+    assert counts(summary(cli(*line).out)) == {"created": 0, "already": 2, "failed": 0, "unknown": 0}
+    assert names(board_service) == ["A1", "A2", "B1", "B2", "B3"]
+
+
+def test_another_file_waits_until_the_one_before_is_done(cli, board_service: BoardService, board, csv_file) -> None:
+    """Otherwise its journal would be forgotten. With `--journal` it is the user who decides."""
+    of_another = "this journal is of another file: give each run a journal of its own (--journal)"
+    path = csv_file("name\nA1\nA2\n")
+    board_service.faults.add(board_service.faults.status(400), "cards.create", call=2)
+    assert cli("import", path, *into(board), "--concurrency", "1").code == 1
+    csv_file("name\nB1\nB2\n")
+    cli("import", path, *into(board)).fails(2, f"{path}.journal: {of_another}; 1 row of that one must be settled first")
+    cli("import", path, *into(board), "--journal", f"{path}.journal").fails(2, f"{path}.journal: {of_another}; nothing was sent")
+    assert cli("import", path, *into(board), "--journal", f"{path}.b").code == 0
+    csv_file("name\nA1\nA2 mended\n")
+    assert cli("import", path, *into(board)).code == 0
+    assert names(board_service) == ["A1", "A2 mended", "B1", "B2"]
+
+
+def test_a_file_of_which_rows_are_the_same_is_no_other_file(cli, board_service: BoardService, board, csv_file) -> None:
+    """A row was changed, which is refused, or the file begins as another one."""
+    path = csv_file("name\nA1\nA2\n")
+    assert cli("import", path, *into(board)).code == 0
+    csv_file("name\nA1\nB2\n")
+    words = (
+        "nothing was sent (if it is another file than before: this journal is of another file: give each run a journal of its own"
+    )
+    cli("import", path, *into(board)).fails(2, "row 3: was sent by an earlier run with another name", words)
+    assert names(board_service) == ["A1", "A2"]
+
+
+def test_an_import_waits_no_longer_than_its_patience(cli, board_service: BoardService, board, csv_file) -> None:
+    """In an outage it ends, and the same command line resumes it."""
+    path = csv_file("name\n" + "".join(f"card {n}\n" for n in range(9)))
+    board_service.faults.add(board_service.faults.status(503), "cards.create", call=range(2, 100))
+    line = ("import", path, *into(board), "--concurrency", "1", "--json")
+    code, out, err = cli(*line, "--patience", "0")
+    assert (code, summary(out)["created"]) == (1, 1)
+    assert err.endswith("for longer than --patience; the same command line resumes it\n")
+    board_service.faults.clear()
+    assert cli(*line).code == 0
+    assert len(names(board_service)) == 9
+
+
+def test_an_import_whose_row_numbers_can_t_be_kept_says_so(cli, board_service, board, csv_file, tmp_path: Path) -> None:
+    path = csv_file("name\nA\n")
+    (tmp_path / "cards.csv.journal-rows").mkdir()
+    code, _, err = cli("import", path, *into(board))
+    assert (code, "the numbers of rows can't be kept beside the journal" in err) == (0, True)
+
+
+def test_fields_of_the_result_are_those_of_the_page(cli, board, csv_file) -> None:
+    """Each can be asked for, and each that a result has is on the page."""
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
+    fields = [name for name, _ in rows if name in RESULT]
+    assert [row for row in rows if row[0] in RESULT] == list(RESULT.items())
+    path = csv_file("name\nA\n")
+    assert set(summary(cli("import", path, *into(board), "--json").out)) <= set(fields)
+    for name in fields:
+        assert list(summary(cli("import", path, *into(board), f"--json={name}").out)) == [name]

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fault_helpers import Meanwhile
@@ -121,10 +122,10 @@ def test_a_card_that_was_there_before_is_never_deleted(cli, board_service, board
     faults = board_service.faults
     faults.add(faults.foreign_body(body) if is_named else faults.drop(), "cards.create", call=2)
     path = csv_file("name\nA\n")
-    code = cli("import", path, *into(board), "--existing", "create").code
+    code = cli("import", path, *into(board), "--existing", "create", "--no-probe").code
     if not is_named:
         assert code == 3
-        assert cli("journal", "resolve", f"{path}.journal", "0", "--card", older).code == 0
+        assert cli("journal", "resolve", f"{path}.journal", "2", "--card", older).code == 0
     code, out, err = cli("undo", f"{path}.journal", "--yes")
     assert (code, out) == (0, undone(deleted=1) if is_named else undone(kept=1))
     assert (f"({older}) was there before" in err) is not is_named
@@ -290,14 +291,14 @@ def test_an_import_names_unknown_rows_as_resolve_takes_them(
     for call, fault in ((2, Renamed(board_service)), (3, board_service.faults.drop())):
         board_service.faults.add(fault, "cards.create", call=call)
     path = csv_file("name,reference\nA,\n,\nB,\nC,r-3\n")
-    code, out, err = cli("import", path, *into(board), "--concurrency", "1", "--json")
+    code, out, err = cli("import", path, *into(board), "--concurrency", "1", "--no-probe", "--json")
     assert code == 3
-    assert "row 4 (position 1): unknown: " in err
+    assert "row 4: unknown: " in err
     assert "row 5 (reference 'r-3'): unknown: " in err
     named = [(row["row"], row["key"]) for row in summary(out)["rows"]]
-    assert named == [(4, 1), (5, "r-3")]
+    assert named == [(4, 4), (5, "r-3")]
     shown = on_a_terminal("journal", "resolve", f"{path}.journal")
-    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["1", "B"], ["r-3", "C"]]
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["4", "B"], ["r-3", "C"]]
     for _, key in named:
         assert cli("journal", "resolve", f"{path}.journal", str(key), "--absent").code == 0
     assert cli("journal", "resolve", f"{path}.journal").out == ""
@@ -312,8 +313,14 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
     assert "may be this row's" in json.loads(cli("journal", "resolve", journal, "--json").out)[0]["reason"]
     first, second = (line.split("\t") for line in cli("journal", "resolve", journal).out.splitlines())
     assert (first[:4], second[:2]) == (["r-2", "card 2", card_id, "card 2!"], ["r-4", "card 4"])
-    assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, f"reference 'r-2' has the card {card_id}\n", "")
-    assert cli("journal", "resolve", journal, "r-4", "--absent").out == "reference 'r-4' has no card: the next import sends it\n"
+    assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (
+        0,
+        f"reference 'r-2', 'card 2', is settled with the card {card_id}\n",
+        "",
+    )
+    assert cli("journal", "resolve", journal, "r-4", "--absent").out == (
+        "reference 'r-4', 'card 4', is settled as absent: the next import sends it\n"
+    )
     assert cli("journal", "resolve", journal) == (0, "", "")
     assert counts(summary(cli(*unknown, "--json").out)) == {"created": 1, "already": 5, "failed": 0, "unknown": 0}
     assert names(board_service) == sorted([*(f"card {n}" for n in (1, 3, 4, 5, 6)), "card 2!"])
@@ -327,12 +334,14 @@ def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: Boar
         (["--absent"], "give ROW"),
         (["r-2", "--absent", "--accept"], "give either"),
         (["r-9", "--absent"], "it does not have the row with the reference 'r-9'"),
-        (["9", "--absent"], "it does not have the row at position 9"),
+        (["9", "--absent"], "the file had no row 9: its rows were 2 to 7"),
+        (["--position", "9", "--absent"], "it does not have the row at position 9"),
         (["r-1", "--absent"], "not in doubt"),
-        (["--row", "1", "--absent"], "it does not have the row at position 1"),
+        (["--row", "1", "--absent"], "the file had no row 1: its rows were 2 to 7"),
+        (["--row", "3", "--absent"], "it does not have the row at position 1"),
         (["--reference", "01", "--absent"], "it does not have the row with the reference '01'"),
         (["01", "--absent"], "it does not have the row with the reference '01'"),
-        (["9" * 30, "--absent"], "it does not have the row"),
+        (["9" * 30, "--absent"], "the file had no row 9999"),
         (["r-2", "--row", "1", "--absent"], "name the row once"),
     ],
 )
@@ -344,20 +353,20 @@ def test_a_row_whose_name_is_that_of_two_is_asked_for(cli, board_service: BoardS
     """The same command line never settles another row. What is settled is said to be."""
     faults = board_service.faults
     faults.add(Renamed(board_service), "cards.create", call=[2, 3])
-    path = csv_file("name,reference\nA,\nB,\nC,1\nD,0\nE,2\n")
+    path = csv_file("name,reference\nA,\nB,\nC,3\nD,0\nE,2\n")
     assert cli("import", path, *into(board), "--concurrency", "1").code == 3
     line = ("journal", "resolve", f"{path}.journal")
     for _ in range(2):
-        cli(*line, "1", "--absent").fails(
-            2, "1 is the reference of one row and the position of another: give --reference 1 or --row 1"
-        )
-    assert cli(*line, "--reference", "1", "--absent").out == "reference '1' has no card: the next import sends it\n"
-    again = "reference '1' was settled before: it has no card: the next import sends it\n"
-    assert cli(*line, "--reference", "1", "--absent").out == again
+        cli(*line, "3", "--absent").fails(2, "3 is a reference, and may be the number of a row: give --reference 3 or --row 3")
+    settled = "as absent: the next import sends it\n"
+    assert cli(*line, "--reference", "3", "--absent").out == f"reference '3', 'C', is settled {settled}"
+    assert cli(*line, "--reference", "3", "--absent").out == f"reference '3', 'C', was settled before {settled}"
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "B!")
-    assert cli(*line, "--row", "1", "--card", card_id).out == f"position 1 has the card {card_id}\n"
-    assert cli(*line, "--row", "1", "--card", card_id).out == f"position 1 was settled before: it has the card {card_id}\n"
-    assert "reference '2' is done" in cli(*line, "2", "--absent").err.replace("the row with the ", "")
+    assert cli(*line, "--row", "3", "--card", card_id).out == f"row 3, 'B', is settled with the card {card_id}\n"
+    before = f"row 3, 'B', was settled before with the card {card_id}\n"
+    assert cli(*line, "--position", "1", "--card", card_id).out == before
+    assert "reference '2' is done" in cli(*line, "--reference", "2", "--absent").err.replace("the row with the ", "")
+    assert "reference '0' is done" in cli(*line, "0", "--absent").err.replace("the row with the ", "")
     assert cli(*line).out == ""
 
 
@@ -377,7 +386,7 @@ def test_a_journal_without_unknown_rows_says_so(cli, on_a_terminal, board, csv_f
 def test_a_card_that_is_no_candidate_is_named(cli, unknown) -> None:
     """A person may know more than the journal, or have mistyped."""
     code, out, err = cli("journal", "resolve", journal_of(unknown), "r-4", "--card", "elsewhere")
-    assert (code, out) == (0, "reference 'r-4' has the card elsewhere\n")
+    assert (code, out) == (0, "reference 'r-4', 'card 4', is settled with the card elsewhere\n")
     assert "elsewhere is none of the cards that may be the row's: look at the board" in err
     assert json.loads(cli("journal", "resolve", journal_of(unknown), "r-2", "--absent", "--json").out) == {
         "row": "r-2",
@@ -404,3 +413,32 @@ def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> No
     assert code == 3
     assert out == "r-2\tcard 2\t\t\t\t\nr-4\tcard 4\t\t\t\t\n"
     assert "2 rows remain unknown" in err
+
+
+def test_a_row_has_the_number_that_the_file_shows_whatever_is_between_the_rows(
+    cli, board_service: BoardService, board, csv_file
+) -> None:
+    """A header, lines above it and empty rows count, as an import counts them."""
+    board_service.faults.add(Renamed(board_service), "cards.create", call=range(1, 4))
+    path = csv_file("Guests\nname\nA\n\n\nB\nC\n")
+    code, _, err = cli("import", path, *into(board), "--concurrency", "1", "--no-probe", "--skip-lines", "1")
+    assert (code, [f"row {number}: unknown: " in err for number in (3, 6, 7)]) == (3, [True] * 3)
+    line = ("journal", "resolve", f"{path}.journal")
+    cli(*line, "4", "--absent").fails(2, "the file had no row 4: its rows were 3 to 3, 6 to 7")
+    cli(*line, "2", "--absent").fails(2, "the file had no row 2")
+    assert cli(*line, "6", "--absent").out == "row 6, 'B', is settled as absent: the next import sends it\n"
+    assert json.loads(cli(*line, "--row", "7", "--absent", "--json").out) == {"row": 7, "card": None}
+    assert [row["row"] for row in json.loads(cli(*line, "--json=row,name").out)][:1] == [3]
+
+
+def test_without_the_numbers_of_a_file_a_bare_number_is_refused(cli, board_service: BoardService, board, csv_file) -> None:
+    """It may be a position or a row. So it is for the journal of a program, which knows no file."""
+    board_service.faults.add(Renamed(board_service), "cards.create")
+    path = csv_file("name\nA\nB\n")
+    assert cli("import", path, *into(board), "--concurrency", "1", "--no-probe").code == 3
+    Path(f"{path}.journal-rows").write_text('{"starts": 5}')
+    line = ("journal", "resolve", f"{path}.journal")
+    for argv in (["1"], ["--row", "1"]):
+        cli(*line, *argv, "--absent").fails(2, "the numbers of the file's rows are not known here: give --position, from 0")
+    assert json.loads(cli(*line, "--json=row").out)[0] == {"row": "--position 0"}
+    assert cli(*line, "--position", "1", "--absent").out == "position 1, 'B', is settled as absent: the next import sends it\n"

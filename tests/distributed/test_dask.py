@@ -139,10 +139,14 @@ async def test_an_unknown_row_is_named_as_the_ledger_resolves_it(world: World, t
     world.service.faults.add(Losing(world, "card 3"), "cards.create")
     line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--settle", "0.3"]
     code, _, err = await world.boardclient(*line)
-    assert (code, "row 5 (position 1): unknown" in err) == (3, True), err
+    assert (code, "row 5 (--position 1): unknown" in err) == (3, True), err
     job = next(part.job for part in await status(f"{file}.ledger") if part.in_doubt)
-    resolve = ["ledger", "resolve", "--ledger", f"{file}.ledger", "--job", job, "1", "--absent"]
-    assert await world.boardclient(*resolve) == (0, "position 1 has no card: the next import sends it\n", "")
+    resolve = ["ledger", "resolve", "--ledger", f"{file}.ledger", "--job", job, "--position", "1", "--absent"]
+    assert await world.boardclient(*resolve) == (
+        0,
+        "position 1, 'card 3', is settled as absent: the next import sends it\n",
+        "",
+    )
     assert (await world.boardclient(*line))[0] == 0
     assert await world.cards() == Counter(f"card {n}" for n in range(4))
 

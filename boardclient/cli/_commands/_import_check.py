@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
+import hashlib
 import os
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import attrs
 import click
@@ -22,6 +25,7 @@ from boardclient.bulk.journal import is_new, read_journal
 from boardclient.bulk.plan import Plan, planned_run
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._commands._import_run import ImportRun
+from boardclient.cli._commands._row_numbers import RowNumbers
 from boardclient.cli._files import _rows
 from boardclient.cli._files._layout import Layout, Problem, problem_lines
 from boardclient.cli._files._recognise import recognise
@@ -32,6 +36,10 @@ from boardclient.cli._running import Client, end_by_signal, handled_by
 _SAMPLE = 5
 """How many rows a preview shows."""
 _ROWS_PER_STEP = 500
+_CHANGED = "was sent by an earlier run with another "
+"""What a plan says of a row that was sent with other content."""
+_POSITION = re.compile(r"^the row at position \d+ (?:\(from 0\) )?")
+_OTHER_FILE = "this journal is of another file: give each run a journal of its own (--journal)"
 _PART_BYTES = 2**20
 
 
@@ -105,8 +113,35 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
     boards = {name: await _board(client, name) for name in named}
     rows = partial(_rows.read, file, boards, layout)
+    plan, checked = await _checked(client, rows, boards, options)
+    if checked.is_of_another_file:
+        options.journal = _journal_of_its_own(file, options)
+        plan, checked = await _checked(client, rows, boards, options)
+    checked.check_problems()
+    if not checked.places:
+        note("the file has no rows")
+    checked.check_existing(options)
+    if options.preview:
+        journal = _existing_journal(options)
+        failed = 0 if journal is None else read_journal(journal).counts["failed"]
+        _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
+        return
+    if plan.existing and options.journal is not None:
+        with _temporary_files(options.journal):
+            plan.adopt()
+    await ImportRun(client, rows, checked.places, options, numbers=checked.numbers).run()
+
+
+def _existing_journal(options: ImportOptions) -> Path | None:
     # unlike Path.exists it does not raise without permission
-    journal = options.journal if options.journal is not None and os.path.exists(options.journal) else None  # noqa: ASYNC240 -- fast
+    return options.journal if options.journal is not None and os.path.exists(options.journal) else None
+
+
+async def _checked(
+    client: Client, rows: Callable[[], _rows.Rows], boards: Mapping[str | None, _rows.Board], options: ImportOptions
+) -> tuple[Plan, _Checked]:
+    """Read the whole file, and plan its rows with the journal."""
+    journal = _existing_journal(options)
     cards = await _cards_before(client.session, {board.board_id for board in boards.values()}, journal, options)
     board_id = boards[None].board_id if options.board else None
     with (
@@ -115,17 +150,31 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     ):
         checked = _Checked(plan)
         await checked.read(rows())
-    if not checked.places:
-        note("the file has no rows")
-    checked.check_existing(options)
-    if options.preview:
-        failed = 0 if journal is None else read_journal(journal).counts["failed"]
-        _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
-        return
-    if plan.existing and options.journal is not None:
-        with _temporary_files(options.journal):
-            plan.adopt()
-    await ImportRun(client, rows, checked.places, options).run()
+    return plan, checked
+
+
+def _journal_of_its_own(file: BinaryIO, options: ImportOptions) -> Path:
+    """Return the journal of a file that is another one than before, under the same name.
+
+    It has the digest of the file in its name, so that the same command line finds it again. No import of another file with this
+    name is left unfinished by that: its journal is named after a file that is gone.
+
+    Raises:
+        UsageError: one is unfinished, or the user has named the journal.
+    """
+    journal = options.journal
+    assert journal is not None  # noqa: S101 -- else there is none that could be of another file
+    if not options.has_own_journal:
+        raise UsageError(f"{journal}: {_OTHER_FILE}; nothing was sent")
+    file.seek(0)
+    digest = hashlib.file_digest(cast("Any", file), "sha256").hexdigest()[:12]
+    own = journal.with_name(f"{Path(options.file).name}.{digest}.journal")
+    for other in [journal, *journal.parent.glob(f"{glob.escape(Path(options.file).name)}.*.journal")]:
+        counts = read_journal(other).counts
+        if other != own and (left := sum(counts.values()) - counts["done"] - counts["undone"]):
+            raise UsageError(f"{other}: {_OTHER_FILE}; {plural(left, 'row')} of that one must be settled first; nothing was sent")
+    note(f"{journal} is of another file: the journal of this one is {own}")
+    return own
 
 
 def _layout_of(options: ImportOptions) -> Layout:
@@ -175,33 +224,50 @@ class _Checked:
     places: Counter[_rows.Place] = attrs.field(factory=Counter)
     equal: list[str] = attrs.field(factory=list)
     """A line for each row that equals a card."""
+    problems: list[Problem] = attrs.field(factory=list)
+    changed: int = 0
+    """How many rows without a reference were sent with other content."""
     sample: list[_rows.FileRow] = attrs.field(factory=list)
+    numbers: RowNumbers = attrs.field(factory=RowNumbers)
 
     async def read(self, rows: _rows.Rows) -> None:
-        """Read the whole file.
-
-        Raises:
-            UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
-        """
-        problems: list[Problem] = []
+        """Read the whole file, and keep what is wrong with rows, or was sent with other content."""
         for number, row in enumerate(rows):
             if number % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)  # the event loop handles signals
             if isinstance(row, Problem):
-                problems.append(row)
+                self.problems.append(row)
                 continue
             try:
                 action, card = self.plan.add(row.draft)
             except JournalError as error:
-                problems.append(Problem(row.number, None, str(error).partition(": ")[2]))
+                text = _POSITION.sub("", str(error).partition(": ")[2])  # its number in the file says which row it is
+                self.problems.append(Problem(row.number, None, text))
+                self.changed += row.draft.reference is None and _CHANGED in text
                 continue
             self.places[row.place] += 1
+            self.numbers.add(row.number)
             if card is not None:
                 self.equal.append(f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})")
             elif action == "send" and len(self.sample) < _SAMPLE:
                 self.sample.append(row)
-        if problems:
-            raise UsageError(f"the file has {plural(len(problems), 'mistake')}; nothing was sent", problem_lines(problems))
+
+    @property
+    def is_of_another_file(self) -> bool:
+        """Whether the journal has rows in the places of these, and none that equals one."""
+        known = self.plan.actions["done"] + self.plan.actions["in doubt"]
+        return 0 < self.changed == len(self.problems) and not known
+
+    def check_problems(self) -> None:
+        """Refuse a file with mistakes.
+
+        Raises:
+            UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
+        """
+        if self.problems:
+            other = f" (if it is another file than before: {_OTHER_FILE})" if self.changed else ""
+            message = f"the file has {plural(len(self.problems), 'mistake')}; nothing was sent{other}"
+            raise UsageError(message, problem_lines(self.problems))
 
     def check_existing(self, options: ImportOptions) -> None:
         """Refuse rows that equal cards which were there before, unless they can be left out.

@@ -15,9 +15,25 @@ from boardclient.cli._output import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-RESULT = ("created", "already", "failed", "unknown", "not_reached", "seconds", "rate", "requests", "rejected", "rows", "audit")
-"""The fields of the result. `audit_error` joins them if the board could not be read at the end, `probes` if some stay, and
-`retry_at` if the service has said when it accepts requests again."""
+RESULT = {
+    "created": "cards that this import has created",
+    "already": "rows whose cards an earlier import has created",
+    "failed": "rows that were refused",
+    "unknown": "rows whose cards may exist or not",
+    "not_reached": "rows that were not sent, null if the run did not begin",
+    "seconds": "how long it took",
+    "rate": "cards a second",
+    "requests": "requests that create cards",
+    "rejected": "of these, those that the service refused for their rate",
+    "rows": "the rows without a card: row, key, state, error",
+    "audit": "what the board showed at the end",
+    "audit_error": "why the board could not be read at the end",
+    "probes": "temporary cards that could not be deleted",
+    "retry_at": "when the service accepts requests again, if it has said so",
+}
+"""The fields of the result, with what they say. The last three are there if there is something to say."""
+PREVIEWED = {"preview": "true for a preview", "would_create": "cards that an import would create"}
+"""Those of a preview, besides counts."""
 
 
 def _renamed(value: str) -> tuple[str, str]:
@@ -58,6 +74,7 @@ class ImportOptions:
         preview: Show what would be done. Nothing is sent, and no journal is changed.
         concurrency: How many cards to create at a time.
         rate: The most requests per second.
+        patience: How long to wait while nothing gets through, such as for a user to sign in.
         settle: How long the service may take to commit a request whose response was lost.
         renamed: Read COLUMN from column NAME. Repeatable.
         left_out: Ignore the file's column NAME; '*' all others. Repeatable.
@@ -86,6 +103,9 @@ class ImportOptions:
     preview: bool = option(is_flag=True)
     concurrency: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="adaptive")
     rate: float | None = option(type=Number(min=0, min_open=True), metavar="N", show_default="adaptive")
+    patience: float | None = option(
+        type=Number(min=0), metavar="SECONDS", show_default="without limit for a sign-in at a terminal, else 0; outages minutes"
+    )
     settle: float | None = option(type=Number(min=0), metavar="SECONDS", show_default="twice the timeout, at least 10")
     renamed: Sequence[tuple[str, str]] = option("--map", type=_renamed, multiple=True, metavar="COLUMN=NAME")
     left_out: Sequence[str] = option("--skip", multiple=True, metavar="NAME")
@@ -100,8 +120,10 @@ class ImportOptions:
     parts: int | None = option(type=WholeNumber(min=1), metavar="N", show_default="5,000 rows each")
     scheduler: str | None = option(metavar="ADDRESS")
     ledger: str | None = option(metavar="PATH_OR_URL", show_default="FILE.ledger")
-    fields: tuple[str, ...] | None = json_option(*RESULT, "preview", "would_create")
+    fields: tuple[str, ...] | None = json_option(*RESULT, *PREVIEWED)
     has_begun: bool = False
+    has_own_journal: bool = False
+    """Whether the journal is the one that is named after the file."""
     retry_at: datetime | None = None
 
     def __init__(self, **given: Any) -> None:
@@ -136,6 +158,6 @@ class ImportOptions:
         if self.journal is None and os.path.isfile(self.file):
             from pathlib import Path
 
-            self.journal = Path(f"{self.file}.journal")
+            self.journal, self.has_own_journal = Path(f"{self.file}.journal"), True
         if self.existing == "skip" and self.journal is None:
             raise UsageError("--existing skip needs a journal: give --journal")

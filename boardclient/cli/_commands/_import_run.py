@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
+from boardclient._environment import reason_of
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli._commands._import_options import ImportOptions
+from boardclient.cli._commands._row_numbers import RowNumbers, name_of
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._files import _rows
 from boardclient.cli._output import (
@@ -25,7 +28,6 @@ from boardclient.cli._output import (
     UsageError,
     first_lines,
     in_words,
-    key_name,
     note,
     out,
     plural,
@@ -77,6 +79,44 @@ def show_nothing_sent(options: ImportOptions) -> None:
         show("", _values(BulkReport(), None, [], options.retry_at), options.fields)
 
 
+class _Patience:
+    """Stops a run that waits for longer than `seconds` while nothing gets through. None: only if nobody is there to sign in."""
+
+    def __init__(self, seconds: float | None, stop: Callable[[], object]) -> None:
+        self._seconds, self._stop = seconds, stop
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: BulkProgress | None = None
+
+    def watch(self, progress: BulkProgress) -> None:
+        """Look what the run waits for."""
+        is_alone = not (sys.stdin.isatty() or sys.stderr.isatty())
+        seconds = 0 if self._seconds is None and progress.waiting_for == "consent" and is_alone else self._seconds
+        if self._timer is not None and (progress.waiting_for is None or self._ended is not None):
+            self._timer.cancel()
+            self._timer = None
+        elif self._timer is None and progress.waiting_for is not None and seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._end, progress)
+
+    def _end(self, progress: BulkProgress) -> None:
+        self._ended = progress
+        self._stop()
+
+    def check(self) -> None:
+        """Raise an error if it has stopped the run.
+
+        Raises:
+            NoCredentialsError: the user has to sign in.
+            CommandError: nothing else got through.
+        """
+        if self._ended is None:
+            return
+        if self._ended.waiting_for == "consent":
+            raise NoCredentialsError(
+                "the service refuses the token: run boardclient login; then the same command line resumes it"
+            )
+        raise CommandError(f"{self._ended.status} for longer than --patience; the same command line resumes it")
+
+
 @attrs.define
 class ImportRun:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
@@ -85,9 +125,11 @@ class ImportRun:
     rows: Callable[[], _rows.Rows]
     places: Counter[_rows.Place]
     options: ImportOptions
+    numbers: RowNumbers
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _view: ProgressView = attrs.field(init=False)
+    _patience: _Patience = attrs.field(init=False)
     _run: BulkRun | DaskRun | None = None
 
     async def run(self) -> None:
@@ -99,6 +141,7 @@ class ImportRun:
             BoardClientError: the run as a whole failed.
         """
         self._view, self.options.has_begun = ProgressView(self.places.total()), True
+        self._patience = _Patience(self.options.patience, self._stop)
         try:
             with self._view:
                 await self._follow()
@@ -109,6 +152,7 @@ class ImportRun:
             raise
         self._print_end(self._report)
         if not self.client.stopping.received:
+            self._patience.check()
             self._check(self._report)
 
     @property
@@ -162,6 +206,18 @@ class ImportRun:
             on_progress=self._show_progress,
         )
 
+    def _keep_numbers(self) -> None:
+        """Keep the numbers of the rows for `journal resolve`, which takes positions without them."""
+        try:
+            if self.options.journal is not None:
+                self.numbers.write(self.options.journal)
+        except OSError as error:
+            note(f"the numbers of rows can't be kept beside the journal ({reason_of(error)}): name rows by their positions there")
+
+    def _stop(self) -> None:
+        if isinstance(self._run, BulkRun):
+            self._run.stop()
+
     async def _follow(self) -> None:
         is_begun = False
         of_accounts = (ConsentRequired,) if self.options.engine else ()  # those that rows name
@@ -169,6 +225,7 @@ class ImportRun:
             self._run = run = await self._begun_run()
             async with run:
                 is_begun = True
+                self._keep_numbers()
                 self.client.stopping.stop = run.stop
                 async for result in run:
                     self._count(result)
@@ -181,6 +238,7 @@ class ImportRun:
                 self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
+        self._patience.watch(progress)
         self._view.update(progress, stopping=bool(self.client.stopping.received))
 
     def _taken(self) -> Iterator[_rows.FileRow]:
@@ -194,10 +252,17 @@ class ImportRun:
             yield row
 
     def _count(self, result: CardResult) -> None:
-        """Print why a row has no card, or may have none. An unknown row is also named as `journal resolve` takes it."""
+        """Print why a row has no card, or may have none. An unknown row is also named as `ledger resolve` takes it."""
         row, key = self._under_way.pop(result.index)
         if result.error is not None:
-            color, place = ("yellow", f"row {row} ({key_name(key)})") if result.state == "unknown" else ("red", f"row {row}")
+            color, place = "red", f"row {row}"
+            if self.options.engine is None and isinstance(key, int):
+                key = row
+            if result.state == "unknown":
+                color = "yellow"
+                place += (
+                    f" (reference {key!r})" if isinstance(key, str) else f" (--position {key})" if self.options.engine else ""
+                )
             error = in_words(result.error)
             self.options.note_error(result.error)
             note(f"{place}: {result.state}: {error}", fg=color)  # rich puts it above the bar
@@ -249,7 +314,7 @@ class ImportRun:
         """Return words for the rows of lost cards, by card, as far as a journal knows them."""
         if not audit.lost or self.options.journal is None:
             return {}
-        return {row.detail: f" of {key_name(row.key)}" for row in read_rows(self.options.journal, "done")}
+        return {row.detail: f" of {name_of(row.key, self.numbers)}" for row in read_rows(self.options.journal, "done")}
 
 
 def _values(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
-from boardclient.cli._output import CommandError, NotProvenError, first_lines, key_name, note, out, plural, quoted, show, show_all
+from boardclient.cli._commands._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, settled
+from boardclient.cli._output import CommandError, NotProvenError, first_lines, note, out, plural, quoted, show, show_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +62,9 @@ class Resolving:
     """The options with which rows are settled by hand.
 
     Attributes:
-        row: A row to settle: its reference or its position, as import names it.
-        position: The row to settle is the one at this position.
+        row: A row to settle: its reference, or the number of its row in the file, as import names it.
+        number: The row to settle is the one with this number in the file.
+        position: The row to settle is the one at this position among all rows, from 0.
         reference: The row to settle is the one with this reference.
         card_id: The row has this card.
         absent: The row has no card. The next run sends it again.
@@ -70,7 +72,8 @@ class Resolving:
     """
 
     row: str | None = argument("[ROW]", required=False)
-    position: int | None = option("--row", type=WholeNumber(min=0), metavar="N")
+    number: int | None = option("--row", type=WholeNumber(min=1), metavar="N")
+    position: int | None = option(type=WholeNumber(min=0), metavar="N")
     reference: str | None = option(metavar="REFERENCE")
     card_id: str | None = option("--card", metavar="CARD_ID")
     absent: bool = option(is_flag=True)
@@ -79,23 +82,38 @@ class Resolving:
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
-        named = [name for name in (self.row, self.position, self.reference) if name is not None]
+        named = [name for name in (self.row, self.number, self.position, self.reference) if name is not None]
         if len(named) > 1:
-            raise click.UsageError("name the row once: ROW, --row or --reference")
+            raise click.UsageError("name the row once: ROW, --row, --position or --reference")
         if not named and (self.card_id is not None or self.absent):
             raise click.UsageError("--card and --absent settle one row: give ROW")
         if named and ((self.card_id is None) is not self.absent or self.accept):
             raise click.UsageError("give either --card or --absent for ROW")
-        self.key: RowKey | None = named[0] if named else None
+        self.is_of_one = bool(named)
+
+    def named(self, numbers: RowNumbers | None, is_reference: Callable[[str], bool]) -> NamedRow:
+        """Return the row to settle.
+
+        Raises:
+            UsageError: no row is meant, or one of two.
+        """
+        if self.number is not None:
+            return by_number(self.number, numbers)
+        if self.position is not None:
+            return NamedRow(self.position, name_of(self.position, numbers), _row_of(self.position, numbers))
+        if self.reference is not None:
+            return NamedRow(self.reference, name_of(self.reference, numbers), self.reference)
+        text = self.row or ""
+        return by_text(text, numbers, is_reference=is_reference(text))
 
 
 @journal.runs("resolve", options=Resolving, needs="nothing")
 async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
 
-    A row is named by its reference or, without one, by its position: the first row of the file that is not empty has position 0.
-    Import names an unknown row by its row in the file and, in parentheses, by what this command takes. If ROW is the reference of
-    one row and the position of another, --reference or --row says which.
+    A row is named as import names it: by its reference or, without one, by its number in the file, where the header of CSV is row
+    1. If ROW may be both, --reference or --row says which. A journal that no import has written has no numbers: --position names
+    a row among all, from 0.
 
     The next run of the import continues from there. --accept shows the rows that it leaves unknown, with exit code 3.
 
@@ -108,46 +126,40 @@ async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
     """
     from boardclient.bulk.journal import accept_suggestions, read_row, read_unknown, resolve
 
-    if chosen.key is None:
-        _show_unknown((accept_suggestions if chosen.accept else read_unknown)(file), chosen)
+    numbers = RowNumbers.read(file)
+    if not chosen.is_of_one:
+        _show_unknown((accept_suggestions if chosen.accept else read_unknown)(file), chosen, numbers)
         return
-    key = _key_of(chosen.key, chosen.row, lambda key: read_row(file, key) is not None)
-    is_settled_now = resolve(file, key, card_id=chosen.card_id, absent=chosen.absent)
-    _show_settled(key, chosen, read_row(file, key), is_settled_now=is_settled_now)
+    named = chosen.named(numbers, lambda text: read_row(file, text) is not None)
+    is_settled_now = resolve(file, named.key, card_id=chosen.card_id, absent=chosen.absent)
+    _show_settled(named, chosen, read_row(file, named.key), is_settled_now=is_settled_now)
 
 
-def _show_unknown(unknown: Sequence[UnknownRow], chosen: Resolving) -> None:
+def _show_unknown(unknown: Sequence[UnknownRow], chosen: Resolving, numbers: RowNumbers | None = None) -> None:
     names = _UNKNOWN[:-1] if chosen.fields is None else _UNKNOWN  # the reason is a long sentence
-    show_all([record for item in unknown for record in _candidates(item)], names, chosen.fields)
+    records = [{**record, "row": _row_of(item.row.key, numbers)} for item in unknown for record in _candidates(item)]
+    show_all(records, names, chosen.fields)
     if chosen.accept and unknown:
         raise NotProvenError(f"{plural(len(unknown), 'row')} remain{'s' * (len(unknown) == 1)} unknown")
 
 
-def _key_of(key: RowKey, row: str | None, is_key: Callable[[RowKey], bool]) -> RowKey:
-    """Return the key that a user means: the given one, unless ROW is given and may be a position.
-
-    Raises:
-        click.UsageError: one row has ROW as its reference, another as its position.
-    """
-    if row is None or not (row.isascii() and row.isdecimal() and str(int(row)) == row):  # such as "01" and "²"
+def _row_of(key: RowKey, numbers: RowNumbers | None) -> int | str:
+    """Return a row as this command takes it: its reference, or its number in the file. Without numbers it is a position."""
+    if isinstance(key, str):
         return key
-    if is_key(row) and is_key(int(row)):
-        raise click.UsageError(
-            f"{row} is the reference of one row and the position of another: give --reference {row} or --row {row}"
-        )
-    return row if is_key(row) else int(row)
+    number = None if numbers is None else numbers.number_of(key)
+    return f"--position {key}" if number is None else number
 
 
-def _show_settled(key: RowKey, chosen: Resolving, row: UnknownRow | None = None, *, is_settled_now: bool) -> None:
+def _show_settled(named: NamedRow, chosen: Resolving, row: UnknownRow | None = None, *, is_settled_now: bool) -> None:
     """Print what a row has now. `row` has the cards that may be its own, as far as they are known."""
     card_id = chosen.card_id
     if chosen.fields is not None:
-        show("", {"row": key, "card": card_id}, chosen.fields)
+        show("", {"row": named.shown, "card": card_id}, chosen.fields)
         return
     if row is not None and card_id not in {None, *(card.card_id for card in row.candidates)}:
         note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
-    has = "no card: the next import sends it" if card_id is None else f"the card {card_id}"
-    out(f"{key_name(key)} has {has}" if is_settled_now else f"{key_name(key)} was settled before: it has {has}")
+    out(settled(named, None if row is None else row.row.content.name, card_id, is_settled_now=is_settled_now))
 
 
 def _candidates(item: UnknownRow) -> list[dict[str, object]]:
@@ -273,25 +285,26 @@ async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | No
     """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
 
     A row is named by its reference, or without one by the key of its batch if it is alone in it, as the card of card create
-    --reference is, and otherwise by its position. A ledger suggests no cards: the reason of a row names those that may be
-    its own.
+    --reference is, and otherwise by its position among the rows of its board, with --position. A ledger suggests no cards: the
+    reason of a row names those that may be its own.
 
     \b
     Examples:
       boardclient ledger resolve --ledger cards.csv.ledger
       boardclient ledger resolve --ledger cards.csv.ledger r-17 --card CARD_ID
-      boardclient ledger resolve --ledger cards.csv.ledger 5 --absent
+      boardclient ledger resolve --ledger cards.csv.ledger --position 5 --absent
       boardclient ledger resolve --ledger cards.ledger ticket-4711 --absent
     """
     from boardclient.distributed import resolve, unknown_rows
 
     unknown = await unknown_rows(ledger, name=job)
-    if chosen.key is None:
+    if not chosen.is_of_one:
         _show_unknown(unknown, chosen)
         return
-    key = _key_of(chosen.key, chosen.row, lambda key: any(key in {item.row.key, item.row.seq - 1} for item in unknown))
-    is_settled_now = await resolve(ledger, key, card_id=chosen.card_id, absent=chosen.absent, name=job)
-    _show_settled(key, chosen, is_settled_now=is_settled_now)
+    named = chosen.named(None, lambda text: any(item.row.key == text for item in unknown))
+    row = next((item for item in unknown if named.key in {item.row.key, item.row.seq - 1}), None)
+    is_settled_now = await resolve(ledger, named.key, card_id=chosen.card_id, absent=chosen.absent, name=job)
+    _show_settled(named, chosen, row, is_settled_now=is_settled_now)
 
 
 @ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")
