@@ -48,10 +48,6 @@ def _parts(folder: Path) -> dict[str, Part]:
     def observe(event: object) -> None:
         events[:] = [event]
 
-    def pace() -> Pace:
-        # Its clock moves 2 ms each time it is read, so that no attempt ever waits.
-        return Pace(start_rate=400.0, clock=itertools.count(0.0, 0.002).__next__)
-
     def calls(session: AsyncSession) -> Callable[[int], Awaitable[object]]:
         async def create(count: int) -> None:
             for _ in range(count):
@@ -86,9 +82,9 @@ def _parts(folder: Path) -> dict[str, Part]:
         "logs at INFO": Part(logged(plain, logging.INFO), "a bare call"),
         "logs at DEBUG": Part(logged(plain, logging.DEBUG), "a bare call"),
         **otel,
-        "pace": Part(calls(instant_session(static, **bare, limiter=pace())), "a bare call"),
+        "pace": Part(calls(instant_session(static, **bare, limiter=Pace())), "a bare call"),
         "the defaults": Part(calls(instant_session(static)), "a bare call"),
-        "all of it": Part(calls(instant_session(oauth(), observers=[observe], limiter=pace())), "a bare call"),
+        "all of it": Part(calls(instant_session(oauth(), observers=[observe], limiter=Pace())), "a bare call"),
         "a card of a bulk run": Part(run(instant_session(static), is_journaled=False), ""),
         "journal": Part(run(instant_session(static), is_journaled=True), "a card of a bulk run"),
     }

@@ -89,10 +89,11 @@ class CredentialsRenewed(_CallEvent):
     """Report that new credentials replace those which the service refused with 401."""
 
 
-WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
+WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "refusals", "settling"]
 """What a bulk run waits for.
 
 "outage": no request gets through. "consent": the account's user has to sign in. "retry-after": the service asked for a pause.
+"refusals": it refuses more requests (429) and does not say for how long, so that the pace makes pauses.
 "settling": requests of unknown effect may still be carried out. The board is read once that is no longer possible.
 """
 
@@ -157,12 +158,17 @@ class BulkProgress:
         if self.wait_ends_at is None:
             return f"waiting {what}" if self.phase == "waiting" else self.phase
         until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
-        return f"{until}, as the service asks" if self.waiting_for == "retry-after" else f"{until} {what}"
+        return f"{until}{_PAUSES[self.waiting_for]}" if self.waiting_for in _PAUSES else f"{until} {what}"
 
 
 _WAITS: Final[Mapping[WaitReason | None, str]] = {
     "outage": "waiting for the service, one request is tried at a time",
     "consent": "waiting for the user of the account to sign in",
+}
+
+_PAUSES: Final[Mapping[WaitReason | None, str]] = {
+    "retry-after": ", as the service asks",
+    "refusals": ", since the service refuses more requests",
 }
 
 

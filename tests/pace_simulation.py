@@ -18,6 +18,17 @@ import attrs
 from virtual_loop import VirtualLoop
 
 from boardclient import Pace
+from boardclient._pace._permits import Permits
+
+
+def pace_of(rate: float, max_in_flight: int = 1000, clock: Callable[[], float] | None = None) -> Pace:
+    """Return a pace that begins with a rate, in starts a second. A clock of its own needs a running loop."""
+    pace = Pace(max_in_flight=max_in_flight)
+    pace._permits = Permits.begin(rate, max_in_flight)
+    if clock is not None:
+        pace._move(asyncio.get_running_loop())
+        pace._clock = clock
+    return pace
 
 
 class Service(Protocol):
@@ -228,8 +239,8 @@ def served(
     share a pace, among which the tasks are divided.
     """
     loop, chance, outcome = VirtualLoop(), random.Random(seed), Outcome()
-    paces = [Pace(max_in_flight=workers, shared=f"/process {number}", clock=loop.time) for number in range(len(shared))]
-    paces = paces or [Pace(max_in_flight=workers, clock=loop.time)]
+    paces = [Pace(max_in_flight=workers, shared=f"/process {number}") for number in range(len(shared))]
+    paces = paces or [Pace(max_in_flight=workers)]
     free = [0.0] * servers
 
     async def way() -> None:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import pytest
+from pace_simulation import Bucket, pace_of
 from virtual_loop import virtually
 
 from boardclient import AsyncSession, DeadlineError, Effect, Pace, StaticCredentials
@@ -22,7 +23,7 @@ from boardclient._pace._permits import Permits
 async def test_permits_are_granted_evenly_and_in_order() -> None:
     """Tasks start one by one, as fast as the rate, in the order in which they came."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=10.0, clock=clock)
+    pace = pace_of(10.0)
     turns: list[tuple[int, float]] = []
 
     async def work(number: int) -> None:
@@ -42,7 +43,7 @@ async def test_a_later_task_does_not_overtake_a_due_permit() -> None:
     """A task that comes when a permit is due, but not yet granted, waits behind the others."""
     clock = asyncio.get_running_loop().time
     ahead = 0.0
-    pace = Pace(start_rate=1.0, clock=lambda: clock() + ahead)
+    pace = pace_of(1.0, clock=lambda: clock() + ahead)
     order: list[str] = []
 
     async def work(name: str) -> None:
@@ -61,7 +62,7 @@ async def test_a_later_task_does_not_overtake_a_due_permit() -> None:
 async def test_no_more_are_in_flight_than_may_be() -> None:
     """Who comes when all places are taken starts when one is given back."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=1000.0, max_in_flight=2, clock=clock)
+    pace = pace_of(1000.0, max_in_flight=2)
     most = 0
 
     async def work() -> None:
@@ -82,7 +83,7 @@ async def test_no_more_are_in_flight_than_may_be() -> None:
 async def test_a_cancelled_waiter_uses_no_permit(cancelled: list[int]) -> None:
     """Tasks behind a cancelled one start as if it had never come, and its place is free again."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=10.0, clock=clock)
+    pace = pace_of(10.0)
     turns: list[tuple[int, float]] = []
 
     async def work(number: int) -> None:
@@ -105,7 +106,7 @@ async def test_a_cancelled_waiter_uses_no_permit(cancelled: list[int]) -> None:
 async def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() -> None:
     """A task that is cancelled after its permit was granted, before it ran, returns the permit."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=0.1, max_in_flight=1, clock=clock)
+    pace = pace_of(0.1, max_in_flight=1)
     turns: list[tuple[str, float]] = []
 
     async def work(name: str) -> None:
@@ -128,7 +129,7 @@ async def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() ->
 async def test_a_hold_delays_all_waiters_and_ends(asked: float, held: float) -> None:
     """Waiters start after the hold, of five minutes at most; until then the pace says how long it lasts."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=100.0, clock=clock)
+    pace = pace_of(100.0)
     assert pace.held_seconds is None
     async with pace:
         pace.report(200, None, 0.1)
@@ -142,16 +143,13 @@ async def test_a_hold_delays_all_waiters_and_ends(asked: float, held: float) -> 
         assert clock() == pytest.approx(refused_at + held, abs=0.02)
         pace.report(200, None, 0.1)
     assert pace.held_seconds is None
-    assert pace.limit is not None
-    assert pace.rate is not None
-    assert pace.rate < 100.0
 
 
 @virtually
 async def test_a_hold_delays_a_task_that_already_waits() -> None:
     """A task that already waits for a permit waits for the end of a hold as well."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=1.0, clock=clock)
+    pace = pace_of(1.0)
 
     async def refused(after: float) -> None:
         async with pace:
@@ -175,7 +173,7 @@ async def test_a_hold_delays_a_task_that_already_waits() -> None:
 async def test_a_report_belongs_to_the_innermost_attempt_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a block inside a block the inner attempt is meant, afterwards the outer one."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=10.0, clock=clock)
+    pace = pace_of(10.0)
     told: list[float] = []
     monkeypatch.setattr(Permits, "report", lambda _, attempt, *result: told.append(attempt.started_at))
     async with pace:
@@ -192,8 +190,7 @@ async def test_a_report_belongs_to_the_innermost_attempt_of_its_task(monkeypatch
 @virtually
 async def test_reports_and_exits_from_elsewhere_are_refused() -> None:
     """A report outside the block, and an exit by another task, say what is wrong."""
-    clock = asyncio.get_running_loop().time
-    pace = Pace(clock=clock)
+    pace = Pace()
     with pytest.raises(RuntimeError, match="inside the Pace's"):
         pace.report(200, None, 0.1)
     await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]  # -- any awaitable that is a coroutine does
@@ -205,8 +202,7 @@ async def test_reports_and_exits_from_elsewhere_are_refused() -> None:
 @virtually
 async def test_an_impossible_latency_is_ignored(seconds: float) -> None:
     """A clock that was set, or a limiter that reports nonsense, does not change the pace."""
-    clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=100.0, clock=clock)
+    pace = pace_of(100.0)
     for _ in range(50):
         async with pace:
             pace.report(200, None, seconds)
@@ -245,11 +241,10 @@ def test_one_loop_at_a_time() -> None:
 @virtually
 async def test_a_pace_shows_what_it_knows() -> None:
     """The repr shows rate, limit and attempts in flight; there is no rate while only the latter are limited."""
-    assert (Pace().rate, Pace().limit, Pace(start_rate=100.0).rate) == (None, None, 100.0)
+    assert (Pace().rate, Pace().limit, pace_of(100.0).rate) == (None, None, 100.0)
     assert repr(Pace()) == "<Pace no limit met, 0 of 16 in flight, 0 waiting>"
-    assert repr(Pace(start_rate=100.0, max_in_flight=8)) == "<Pace 100/s, no limit met, 0 of 8 in flight, 0 waiting>"
-    clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=100.0, max_in_flight=8, clock=clock)
+    assert repr(pace_of(100.0, max_in_flight=8)) == "<Pace 100/s, no limit met, 0 of 8 in flight, 0 waiting>"
+    pace = pace_of(100.0, max_in_flight=8)
     for status in (*[200] * 20, 429, 200):
         async with pace:
             pace.report(status, None, 0.1)
@@ -265,9 +260,6 @@ def test_a_pace_can_not_be_pickled() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"start_rate": 0},
-        {"start_rate": math.nan},
-        {"start_rate": math.inf},
         {"max_in_flight": 0},
         {"max_in_flight": 2.5},
         {"max_in_flight": True},
@@ -281,7 +273,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 async def test_a_session_reports_to_its_pace(wire: Any) -> None:
     """As `limiter=`, a pace receives successes and refusals, and sessions that share it share what it found."""
-    pace = Pace(start_rate=1000.0)
+    pace = pace_of(1000.0)
     wire.get("http://127.0.0.1/1/members/me?token=t", status=429, headers={"Retry-After": "1"})
     async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1", limiter=pace, retry=None) as session:
         with pytest.raises(Exception, match="429"):
@@ -294,7 +286,7 @@ async def test_a_session_reports_to_its_pace(wire: Any) -> None:
 async def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> None:
     """A call that waits for a permit ends at its deadline, reports that nothing was sent, and leaves the queue."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(start_rate=0.05, clock=clock)
+    pace = pace_of(0.05)
     async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1:9", limiter=pace, timeout=5.0) as session:
         async with pace:
             with pytest.raises(DeadlineError) as raised:
@@ -303,3 +295,92 @@ async def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> Non
         assert clock() == pytest.approx(5.0, abs=0.1)
         assert pace.in_flight == 0
         assert "0 waiting" in repr(pace)
+
+
+# --- after a time of refusals
+
+
+async def _send(pace: Pace, status: int = 200, asked: float | None = None) -> float:
+    """Make one attempt, and return the seconds that it waited."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with pace:
+        waited = clock() - began
+        await asyncio.sleep(0.02)
+        pace.report(status, asked, 0.02)
+    return waited
+
+
+async def _refuse(pace: Pace, seconds: float, workers: int = 4) -> None:
+    """Have several workers refused for a while."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
+
+    async def work() -> None:
+        while clock() < end:
+            await _send(pace, 429)
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 3, 100])
+@virtually
+async def test_calls_do_not_wait_once_a_service_accepts_again(accepted: int) -> None:
+    """After 4 s of 429 without Retry-After, whatever was accepted before, no call waits for more than 0.2 s."""
+    pace = Pace()
+    for _ in range(accepted):
+        await _send(pace)
+        await asyncio.sleep(2.0)
+    await _refuse(pace, 4.0)
+    waited = [await _send(pace) for _ in range(20)]
+    assert max(waited[1:]) <= 0.2
+    await _refuse(pace, 4.0)
+    await asyncio.sleep(1.0)
+    assert await _send(pace) <= 0.2
+
+
+@pytest.mark.parametrize("asked", [None, 2.0, 30.0])
+@virtually
+async def test_a_single_call_waits_no_longer_than_the_service_has_asked_for(asked: float | None) -> None:
+    """However low the rate is that was found, a call that comes alone waits for what was asked for, and for nothing else."""
+    pace = pace_of(0.06)
+    await _send(pace)
+    for _ in range(3):
+        await _send(pace, 429, asked)
+    await asyncio.sleep(0.5)
+    assert await _send(pace) <= max(0.2, asked or 0.0)
+    await asyncio.sleep(0.5)
+    assert await _send(pace) <= 0.2
+
+
+@virtually
+async def test_a_rate_that_nobody_has_refused_for_a_while_rises() -> None:
+    """Also if little is sent."""
+    pace = Pace()
+
+    async def service(limit: float, seconds: float) -> None:
+        clock = asyncio.get_running_loop().time
+        bucket, end = Bucket(limit), clock() + seconds
+
+        async def work() -> None:
+            while clock() < end:
+                async with pace:
+                    await asyncio.sleep(0.05)
+                    pace.report(200 if bucket.refuse(clock()) is None else 429, None, 0.05)
+
+        await asyncio.gather(*(work() for _ in range(20)))
+
+    await service(2.0, 60.0)
+    found = pace.limit
+    assert found == pytest.approx(2.0, rel=0.2)
+    for _ in range(40):
+        await asyncio.sleep(10.0)
+        await _send(pace)
+    assert pace.limit is not None
+    assert pace.limit >= 8 * found
+    for _ in range(60):
+        await asyncio.sleep(10.0)
+        await _send(pace)
+    begun = asyncio.get_running_loop().time()
+    await asyncio.gather(*(_send(pace) for _ in range(50)))
+    assert asyncio.get_running_loop().time() - begun <= 1.0

@@ -119,7 +119,7 @@ def test_a_service_that_fails_for_moments_is_used_between_them(workers: int) -> 
 async def test_an_outage_before_which_nothing_was_accepted_says_nothing_of_a_limit() -> None:
     """Also if some of the first requests were accepted in it."""
     clock = asyncio.get_running_loop().time
-    pace = Pace(clock=clock)
+    pace = Pace()
 
     async def send(status: int) -> None:
         async with pace:
@@ -274,7 +274,7 @@ def test_work_that_comes_in_pieces_does_not_slow_a_pace_down() -> None:
 
     async def work() -> None:
         nonlocal pieces
-        pace = Pace(max_in_flight=30, clock=loop.time)
+        pace = Pace(max_in_flight=30)
 
         async def request(seconds: float) -> None:
             async with pace:

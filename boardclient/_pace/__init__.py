@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from boardclient._pace._evidence import Evidence
-from boardclient._pace._permits import Permits
-from boardclient._pace._phases import HIGHEST, LONGEST_WAIT_SECONDS, LOWEST
+from boardclient._pace._permits import REST_SECONDS, Permits
+from boardclient._pace._phases import HIGHEST, LONGEST_WAIT_SECONDS
 from boardclient._pace._timing import PacedAttempt
 from boardclient._redaction import takes_secrets
 
@@ -53,17 +53,14 @@ class Pace:
     It can be made anywhere, serves one event loop at a time, and need not be closed. docs/design/pace.md describes its rules.
 
     Args:
-        start_rate: The initial rate in starts per second, which doubles every 0.6 s until the first refusal. None, the default,
-            limits only the attempts in flight until then.
         max_in_flight: The largest number of attempts in flight. 1000 by default.
         shared: The path of a SQLite file, or `postgresql://…` without a password, through which the paces of several processes
             are one. PostgreSQL needs the extra `postgres`. It may be the ledger of `boardclient.distributed`. None, the
             default: the pace is this process's alone.
         account: What the paces that are one have in common, if processes use several credentials. "" by default.
-        clock: A monotonic function that returns seconds. `time.monotonic` by default.
 
     Raises:
-        ValueError: `start_rate` or `max_in_flight` is out of range, or `shared` can't be used.
+        ValueError: `max_in_flight` is out of range, or `shared` can't be used.
         JournalError: the file of `shared` is on a network file system. `async with` raises it if the database can't be reached at
             first. Later, attempts wait until it can.
     """
@@ -71,24 +68,24 @@ class Pace:
     def __init__(
         self,
         *,
-        start_rate: float | None = None,
         max_in_flight: int = 1000,
         shared: str | os.PathLike[str] | None = None,
         account: str = "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if start_rate is not None and not LOWEST <= start_rate <= HIGHEST:
-            raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts per second")
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
             raise ValueError("max_in_flight must be a whole number of at least 1")
-        self._clock = clock
-        self._permits: Permits | SharedPermits = Permits.begin(start_rate, max_in_flight)
+        self._clock: Callable[[], float] = time.monotonic
+        self._permits: Permits | SharedPermits = Permits.begin(None, max_in_flight)
         if shared is not None:
-            self._permits = self._share(shared, account, start_rate, max_in_flight)
+            self._permits = self._share(shared, account, max_in_flight)
         self._earlier: list[PacedAttempt] = []
         """Attempts in flight that were not limited."""
         self._entered: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
+        self._rested: _Waiter | None = None
+        """The one that waits, if it came when nothing had been in flight for a moment."""
+        self._active_at = -math.inf
+        """When the last attempt ended, on the clock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -116,23 +113,24 @@ class Pace:
             retry_after: The seconds that the refusal asks for, None if it names none.
             clock: A monotonic clock in seconds.
         """
-        pace = cls(max_in_flight=workers, clock=clock)
+        pace = cls(max_in_flight=workers)
+        pace._clock = clock
         pace._permits = permits = Permits.begin(None, workers, concurrency)
         evidence = Evidence()
         evidence.begin(0, began)
         pace._earlier = permits.take_over(sent, evidence, clock(), retry_after, in_flight=in_flight)
         return pace
 
-    def _share(self, ledger: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedPermits:
+    def _share(self, ledger: str | os.PathLike[str], account: str, most: int) -> SharedPermits:
         from boardclient._pace._shared import SharedPermits  # few programs share a pace
 
         return SharedPermits(
             ledger,
             account,
-            rate,
             most,
-            clock=self._clock,
+            clock=lambda: self._clock(),
             waiting=lambda: len(self._waiters),
+            is_rested=lambda: bool(self._waiters) and self._waiters[0] is self._rested,
             wake=self._grant_permits,
             fail=self._fail,
         )
@@ -164,6 +162,12 @@ class Pace:
         return self._permits.concurrency
 
     @property
+    def asked_seconds(self) -> float | None:
+        """The seconds for which the service still asks to wait, or None."""
+        seconds = self._permits.asked_until - self._clock()
+        return seconds if seconds > 0 else None
+
+    @property
     def held_seconds(self) -> float | None:
         """The seconds for which refusals still hold all attempts, or None."""
         seconds = self._permits.held_until - self._clock()
@@ -188,7 +192,7 @@ class Pace:
         if not self._waiters and self._permits.next_start() <= now:
             attempt = self._permits.start(now)
         else:
-            attempt = await self._permit(loop)
+            attempt = await self._permit(loop, now)
         task = asyncio.current_task(loop)
         entered = self._entered
         if entered:
@@ -206,6 +210,7 @@ class Pace:
         if attempt.outer is not None:
             self._entered[task] = attempt.outer
         self._permits.end(attempt)
+        self._active_at = self._clock()
         if self._waiters:
             self._grant_permits()
 
@@ -233,8 +238,9 @@ class Pace:
         if self._waiters:
             self._grant_permits()
 
-    async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
+    async def _permit(self, loop: asyncio.AbstractEventLoop, now: float) -> PacedAttempt:
         waiter: _Waiter = loop.create_future()
+        self._rested = waiter if not self._waiters and now - self._active_at > REST_SECONDS else None
         self._waiters.append(waiter)
         self._grant_permits()
         try:
@@ -253,6 +259,8 @@ class Pace:
                 waiters.popleft()
                 continue
             due = permits.next_start()
+            if due > now and len(waiters) == 1:
+                due = min(due, permits.lone_start(is_rested=waiters[0] is self._rested))
             if due > now:
                 break
             waiters.popleft().set_result(permits.start(now))
@@ -288,4 +296,4 @@ class Pace:
         self._entered.clear()
         self._waiters.clear()
         self._timer, self._due = None, math.inf
-        self._loop = loop
+        self._loop, self._clock = loop, loop.time

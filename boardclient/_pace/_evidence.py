@@ -48,6 +48,10 @@ class Evidence:
         """Begin another measurement after a rest: what is not asked for says nothing about a limit."""
         self._begun = [*(mark for mark in self._begun[-7:] if mark.serial < serial), Mark(serial, now, self.refused)]
 
+    def skip(self, seconds: float) -> None:
+        """Leave out a time in which nothing was asked for."""
+        self._blocks = [attrs.evolve(mark, moment=mark.moment + seconds) for mark in self._blocks]
+
     def last_begun(self) -> Mark:
         return self._begun[-1]
 

@@ -62,6 +62,11 @@ class Permits:
         return self._search.limit
 
     @property
+    def asked_until(self) -> float:
+        """The time until which no attempt starts because the service has asked for that."""
+        return self._schedule.asked_until
+
+    @property
     def held_until(self) -> float:
         """The time until which no attempt starts, because of refusals."""
         return self._schedule.held_until
@@ -110,14 +115,21 @@ class Permits:
             return math.inf
         return max(self._schedule.next_at, self._search.rests_until) if self.in_flight else self._schedule.next_at
 
+    def lone_start(self, *, is_rested: bool) -> float:
+        """Return the time at which an attempt may start that waits alone. `is_rested` says that it came after a rest."""
+        return math.inf if self.in_flight else max(self.asked_until, self._search.lone_start(is_rested=is_rested))
+
     def start(self, now: float) -> PacedAttempt:
-        """Start an attempt. The time of `next_start` must have passed."""
+        """Start an attempt. The time of `next_start` must have passed, or that of `lone_start`."""
         search = self._search
         serial = search.serial = search.serial + 1
         if not self.in_flight:
             self._latency.note_idle()
             if self.limit is None and search.block is None and now - self._reported_at > REST_SECONDS:
                 search.evidence.begin_again(serial - 1, now)
+            elif (idle := now - max(self._reported_at, self._schedule.next_at)) > REST_SECONDS:
+                search.evidence.skip(idle)
+        search.rise(now)
         self.in_flight += 1
         if now - self._ticked_at >= _TICK:
             self._tick(now)

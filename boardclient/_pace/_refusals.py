@@ -37,8 +37,16 @@ _PAUSE: Final = 0.15
 """The seconds without a start after a refusal. A small excess leaves about that much of a window."""
 _LONGEST_REST: Final = 1.0
 """For how long the end of the attempts in flight with a first refused one is waited for: how many are accepted together?"""
+_LITTLE_SECONDS: Final = 1.0
+"""If all is refused for longer, a few that were accepted before say nothing of a limit."""
+_SELDOM: Final = 50
+"""That is believed once in so many attempts: a service may be that slow."""
+_QUIET_SECONDS: Final = 30.0
+"""After so many seconds without a refusal an assumed limit doubles. A confirmed one takes three times as long."""
 _LONGEST_PAUSE: Final = 30.0
 """The most seconds between two attempts that ask whether a block is over, without a longer `Retry-After`."""
+_LONE_PAUSE: Final = 1.0
+"""The same for an attempt that waits alone."""
 _LONG_PAUSE: Final = 10.0
 """The seconds from which a `Retry-After` says nothing of the limit: how much would have been accepted meanwhile is unknown."""
 _KEPT: Final = 0.9
@@ -106,9 +114,36 @@ class LimitSearch:
     """Whether the service may limit attempts at a time."""
     block: Block | None = None
     evidence: Evidence = attrs.field(factory=Evidence)
+    refused_at: float = -math.inf
+    """When an attempt was last refused."""
     _usual: Usual = attrs.field(factory=Usual)
+    _risen_at: float = -math.inf
+    """When a limit last rose that nobody had refused for a while."""
+    _ignored: int = -_SELDOM
+    """The last attempt before which a few accepted ones said nothing."""
     _lowered: int = 0
     """The number of the last attempt that was started before the rate was last lowered."""
+
+    def rise(self, now: float) -> None:
+        """Raise a limit that nobody has refused for a while: what was true then may not be so any more."""
+        phase, limit = self.phase, self.limit
+        if limit is None or self.block is not None or isinstance(phase, Trial):
+            return
+        times, attempts = (3, 48) if isinstance(phase, Steady) else (1, 8)
+        patience = max(times * _QUIET_SECONDS, attempts / limit)
+        doublings = (now - max(self.refused_at, self._risen_at)) // patience
+        if doublings >= 1:
+            self._set_limit(limit * 2.0 ** min(doublings, 50.0))
+            self.phase, self._risen_at = Approach(CLIMB), now
+
+    def lone_start(self, *, is_rested: bool) -> float:
+        """Return when an attempt may start that waits alone: shortly after a refusal, however seldom others may start.
+
+        `is_rested` says that none was in flight when it came. Otherwise it may be one of many that are made one by one.
+        """
+        if is_rested:
+            return self.refused_at + _PAUSE
+        return math.inf if self.block is None else self.refused_at + _LONE_PAUSE
 
     def grow(self, now: float, step: float, in_flight: int) -> None:
         """Raise the aim after `step` seconds, as the phase says."""
@@ -153,6 +188,8 @@ class LimitSearch:
             if isinstance(self.phase, Trial):
                 self._judge_trial(self.phase, attempt)
         elif attempt.serial > self._lowered:
+            if schedule.held_until > now >= schedule.asked_until:  # it was made alone, before the end of the pause
+                schedule.release(now)
             self._unblock(block, attempt)
         else:
             block.together += 1
@@ -185,7 +222,7 @@ class LimitSearch:
 
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
         """
-        block, phase = self.block, self.phase
+        block, phase, self.refused_at = self.block, self.phase, now
         is_late = attempt.serial <= self._lowered
         if isinstance(phase, AtATime):
             cause = phase.add_refused(is_late=is_late)
@@ -206,6 +243,8 @@ class LimitSearch:
             block.refused += 1
             if not is_late:
                 schedule.hold(now + self._prolong(block, now, retry_after))
+                if retry_after:
+                    schedule.asked_until = schedule.held_until
         elif is_late:
             pass
         elif isinstance(phase, Trial):
@@ -279,8 +318,8 @@ class LimitSearch:
         elif self._doubt(block):
             if self.limit is None:
                 return  # it was not exhausted
-        elif block.limit is None and not count:
-            self._begin_again(attempt)
+        elif block.limit is None and (not count or self._says_little(block, count, attempt)):
+            self._begin_again(attempt, count)
             return
         elif block.limit is None:
             self._take_first_limit(measured, end - block.since)
@@ -298,10 +337,19 @@ class LimitSearch:
             end = (max(end, block.retry_at - 1.0) + attempt.started_at) / 2
         return end
 
-    def _begin_again(self, attempt: PacedAttempt) -> None:
-        """Begin as if nothing had been refused, since nothing was accepted before."""
+    def _says_little(self, block: Block, count: int, attempt: PacedAttempt) -> bool:
+        """Return True if so few were accepted before a long block that it was an outage, perhaps."""
+        is_long = attempt.started_at - block.since > _LITTLE_SECONDS
+        if count >= COUNT or not is_long or self.serial - self._ignored < _SELDOM:
+            return False
+        self._ignored = self.serial
+        return True
+
+    def _begin_again(self, attempt: PacedAttempt, count: int) -> None:
+        """Begin as if nothing had been refused, since nothing or little was accepted before."""
         self.evidence.begin(attempt.serial - 1, attempt.started_at)
-        self.phase = Open(self._first_concurrency)
+        self.phase = Open(min(self._first_concurrency, 2.0 * count) if count else self._first_concurrency)
+        self.limit, self.aim = None, HIGHEST
 
     def _take_first_limit(self, measured: float, seconds: float) -> None:
         """Take what was accepted for the limit. It may include the saved tokens of a bucket."""

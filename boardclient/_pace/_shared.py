@@ -41,6 +41,8 @@ _LEASE: Final = 5.0
 """The seconds after which a process that is not heard of counts as dead."""
 _REST: Final = 1.0
 """The seconds between two exchanges of a process that has nothing to ask or tell."""
+_FORGET: Final = 30.0
+"""The seconds without any process after which what was found is too old for the next one."""
 _FIRST_CONCURRENCY: Final = 16
 _MOST: Final = 10**6
 """The most attempts of a group in flight. Each process has a bound of its own."""
@@ -78,6 +80,9 @@ class Message:
     begun: tuple[int, float] = (0, 0.0)
     """How many it started without asking since its last rest, and for how many seconds."""
     is_busy: bool = False
+    waiting: int = 0
+    is_rested: bool = False
+    """Whether the attempt that waits came after a rest of the process."""
     leaves: bool = False
 
 
@@ -102,11 +107,16 @@ class Group:
     evidence: Evidence = attrs.field(factory=Evidence)
     """When attempts began until the first refusal."""
     busy_at: float = 0.0
+    heard_at: float = 0.0
+    """When a process was last heard of."""
     permits: Permits | None = None
     members: dict[str, _Member] = attrs.field(factory=dict)
 
     def exchange(self, name: str, now: float, message: Message) -> Answer:
         """Take the message of a process, and grant it its share of the starts that are due soon."""
+        if now - self.heard_at > _FORGET:
+            self._forget(now)
+        self.heard_at = now
         for other in [other for other, member in self.members.items() if now - member.seen_at > _LEASE]:
             self._end(self.members.pop(other), Message())
         if message.leaves:
@@ -134,8 +144,16 @@ class Group:
             share = math.ceil(min(permits.rate * self.ahead, permits.concurrency) / len(self.members))
             while len(granted) < min(share, message.wanted) and (due := permits.next_start()) <= self.moment:
                 granted.append(permits.start(max(now, due)))
+            if not granted and message.waiting == 1 and (due := permits.lone_start(is_rested=message.is_rested)) <= self.moment:
+                granted.append(permits.start(max(now, due)))
             member.attempts += granted
         return Answer(granted, now, len(self.members), permits, self.ahead)
+
+    def _forget(self, now: float) -> None:
+        """Begin anew after a time in which no process asked for anything, but for a pause that the service has asked for."""
+        permits = self.permits
+        if permits is None or permits.asked_until <= now:
+            self.permits, self.members, self.started, self.evidence = None, {}, 0, Evidence()
 
     def _end(self, member: _Member, message: Message) -> None:
         """End the attempts that a process no longer has."""
@@ -223,20 +241,21 @@ class SharedPermits:
         self,
         ledger: str | os.PathLike[str],
         group: str,
-        start_rate: float | None,
         most: int,
         *,
         clock: Callable[[], float],
         waiting: Callable[[], int],
+        is_rested: Callable[[], bool],
         wake: Callable[[], object],
         fail: Callable[[Exception], object],
     ) -> None:
         checked_location(ledger)
         self._ledger, self._group = ledger, group
-        self._start_rate, self._most = start_rate, most
+        self._most = most
         self._clock, self._waiting, self._wake, self._fail = clock, waiting, wake, fail
+        self._is_rested = is_rested
         self._name = secrets.token_hex(8)
-        self._own = Permits.begin(start_rate, most)
+        self._own = Permits.begin(None, most)
         """Decides until the group's first refusal."""
         self._found: Permits | None = None
         """The group's, as it was at the last exchange."""
@@ -278,6 +297,10 @@ class SharedPermits:
         return self._own.in_flight + len(self._running)
 
     @property
+    def asked_until(self) -> float:
+        return self._own.asked_until if self._found is None else self._found.asked_until + self._offset
+
+    @property
     def held_until(self) -> float:
         return self._own.held_until if self._found is None else self._found.held_until + self._offset
 
@@ -293,6 +316,10 @@ class SharedPermits:
             return self._own.next_start()
         self._ask()
         return math.inf
+
+    def lone_start(self, *, is_rested: bool) -> float:
+        """Return when an attempt may start that waits alone. The group grants it once there is one."""
+        return self._own.lone_start(is_rested=is_rested) if self._is_known and self._found is None else math.inf
 
     def start(self, now: float) -> PacedAttempt:
         if not self._granted:
@@ -390,7 +417,13 @@ class SharedPermits:
         wanted = max(0, self._waiting() + 2 * self._used - len(self._granted))
         unended = {*self._running, *(attempt.serial for attempt in self._granted)}
         told = self._started, self._refused, self._retry_after, dict(self._ended), unended, wanted
-        message = Message(*told, begun=self._own.begun(now), is_busy=self._own.in_flight > 0)
+        message = Message(
+            *told,
+            begun=self._own.begun(now),
+            is_busy=self._own.in_flight > 0,
+            waiting=self._waiting(),
+            is_rested=self._is_rested(),
+        )
         self._asked_at, self._used = now, 0
         answer = await store.exchange(self._name, message)
         for serial in message.ended:
@@ -398,7 +431,7 @@ class SharedPermits:
         self._started -= message.started
         self._refused -= message.refused
         if not self._is_known and answer.permits is None:
-            self._own = Permits.begin(self._start_rate, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
+            self._own = Permits.begin(None, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
         self._is_known, self._found, self._ahead = True, answer.permits, answer.ahead
         self._offset = self._clock() - answer.now
         self._granted.extend(answer.granted)

@@ -43,10 +43,14 @@ class Schedule:
     spacing: float
     next_at: float = -math.inf
     held_until: float = -math.inf
+    asked_until: float = -math.inf
+    """Until when the service has asked to wait."""
     was_late: bool = True
     """Whether the rate was not fully used, because there was no work or too many attempts were in flight."""
 
     def take(self, now: float) -> None:
+        if now < self.next_at:  # an attempt that comes alone starts early, and postpones no other
+            return
         late = now - self.next_at
         if late > _SLACK:
             if late > _SLACK + self.spacing:

@@ -316,7 +316,7 @@ class Tally:
     def progress(self, now: Snapshot) -> BulkProgress:
         """How far the run is."""
         seconds, states = self._ended - self._started, self._states
-        is_held = now.waiting_for == "retry-after" and now.held_seconds is not None
+        is_held = now.waiting_for in {"retry-after", "refusals"} and now.held_seconds is not None
         return BulkProgress(
             done=sum(states.values()),
             created=states["created"],

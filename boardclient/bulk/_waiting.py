@@ -233,6 +233,12 @@ class Workers:
         pace = self.pace or self._session_pace
         return None if pace is None else pace.held_seconds
 
+    @property
+    def asked_seconds(self) -> float:
+        """For how long the service asks to start no request."""
+        pace = self.pace or self._session_pace
+        return 0.0 if pace is None else pace.asked_seconds or 0.0
+
     def workers_needed(self, ended: int) -> int:
         """Return how many workers are needed after so many requests. With a pace all are, and the pace decides."""
         if self.pace is not None or self._needed == self._most:

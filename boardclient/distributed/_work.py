@@ -614,7 +614,7 @@ class _Watch:
         """Look whether the run waits, some times in the seconds that it may."""
         assert self.run is not None  # noqa: S101 -- entered with its run
         loop, progress = asyncio.get_running_loop(), self.run.progress
-        is_waiting = progress.waiting_for in {"outage", "retry-after"} and progress.phase != "waiting"
+        is_waiting = progress.waiting_for in {"outage", "retry-after", "refusals"} and progress.phase != "waiting"
         self._since = (self._since or loop.time()) if is_waiting else None
         if self._since is not None:
             rest = patience - (loop.time() - self._since)

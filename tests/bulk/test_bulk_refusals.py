@@ -10,9 +10,10 @@ from typing import Any
 import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
+from pace_simulation import pace_of
 from waiting import until
 
-from boardclient import BadRequestError, BulkProgress, CardDraft, Pace, RateLimitError
+from boardclient import BadRequestError, BulkProgress, CardDraft, RateLimitError
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -151,6 +152,18 @@ async def test_a_pause_is_shown_with_its_end(moments: Moments) -> None:
         assert progress.status.endswith(", as the service asks")
 
 
+async def test_a_pause_that_nobody_has_asked_for_is_not_said_to_be(moments: Moments) -> None:
+    """Without Retry-After the pace makes the pauses itself."""
+    memory, shown = Memory(moments, seconds=0.0), list[BulkProgress]()
+    memory.script = {name: [RateLimitError("429", 429)] * 4 for name in "abcdefgh"}
+    run = memory.run("abcdefgh", shown.append, board_id=None, concurrency=None)
+    assert (await run.wait()).created == 8
+    held = [progress for progress in shown if progress.waiting_for == "refusals"]
+    assert held
+    assert "retry-after" not in {progress.waiting_for for progress in shown}
+    assert all(progress.status.endswith(", since the service refuses more requests") for progress in held)
+
+
 async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> None:
     """A card that would have to wait for more than five minutes since its first refusal fails if no other is accepted."""
     memory = Memory(moments)
@@ -181,7 +194,7 @@ async def test_a_refused_card_of_a_run_that_ends_is_to_be_sent(moments: Moments,
 
 async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:
     """A run reports to the session's Pace and makes none of its own; refused cards are sent again."""
-    pace = Pace(start_rate=10_000.0)
+    pace = pace_of(10_000.0)
     world.service.faults.add(faults.status(429), "cards.create", call=range(3, 6))
     async with world.service.session(limiter=pace) as session:
         run = attrs.evolve(world, session=session).run(world.drafts(*range(20)))

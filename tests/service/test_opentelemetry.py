@@ -33,9 +33,10 @@ from opentelemetry.semconv.attributes import (
 from opentelemetry.semconv.metrics.http_metrics import HTTP_CLIENT_REQUEST_DURATION
 from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
+from pace_simulation import pace_of
 from virtual_loop import Clock
 
-from boardclient import AsyncSession, BoardClientError, CardDraft, OAuthCredentials, Pace, StaticCredentials
+from boardclient import AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials
 from boardclient._activities import INSTALLED, Activity
 from boardclient.events import RetryScheduled
 from boardclient.integrations.opentelemetry import BoardClientInstrumentor, _OpenTelemetry
@@ -216,7 +217,7 @@ async def test_a_bulk_run_is_one_span(service: BoardService, exported: Exported)
     board = service.seed({"To Do": []})
     drafts = [CardDraft(f"card {number}", board.lists["To Do"]) for number in range(130)]
     service.faults.add(faults.status(503, commit=True), "cards.create", times=1)
-    async with service.session(limiter=Pace(start_rate=5000.0)) as session:
+    async with service.session(limiter=pace_of(5000.0)) as session:
         gauges = set(exported.metrics())
         await session.cards.create_many(drafts, board_id=board.id, settle=0.005).wait()
         metrics = exported.metrics()

@@ -148,18 +148,23 @@ class Engine:
         """What the run does now."""
         waiting_for: WaitReason | None = self._hold.reason
         held_seconds = self._turns.held_seconds
+        asked_seconds = max(
+            self._hold.asked_seconds, self._turns.asked_seconds
+        )  # no pace holds requests longer than five minutes
         if held_seconds is None and self._places.paused and not (self._sender.busy or self._places.ready):
             # All that is left was refused with 429. Rows of unknown effect that are sent again are in another state.
             due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]
             held_seconds = min(due) - self._loop.time() if due else None
+            if waiting_for is None:  # in an outage the pauses are the run's own
+                asked_seconds = max(asked_seconds, held_seconds or 0.0)
         in_doubt, phase = len(self._places.doubted) + len(self._places.open), self._tally.phase
-        asked_seconds = self._hold.asked_seconds  # no pace holds requests for longer than five minutes
         if self._board.held_until is not None:
-            waiting_for, held_seconds = "retry-after", self._board.held_until - self._loop.time()
+            waiting_for = "retry-after" if self._board.is_asked else "refusals"
+            held_seconds = self._board.held_until - self._loop.time()
         elif waiting_for == "outage" and asked_seconds:
             waiting_for, held_seconds = "retry-after", asked_seconds
         elif waiting_for is None and held_seconds is not None and not (in_doubt and phase == "waiting"):
-            waiting_for, held_seconds = "retry-after", max(held_seconds, asked_seconds)
+            waiting_for, held_seconds = "retry-after" if asked_seconds else "refusals", max(held_seconds, asked_seconds)
         elif waiting_for is None and in_doubt and phase != "creating":
             waiting_for = "settling"
         return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)

@@ -195,7 +195,9 @@ class RunBoard:
     probes: IdSet = attrs.field(init=False, factory=IdSet)
     """The cards of probes, also of those that are deleted: a response that names one of them is no row's."""
     held_until: float | None = attrs.field(init=False, default=None)
-    """When, on the loop's clock, the pause ends that the service has asked for, or None."""
+    """When, on the loop's clock, the pause ends that follows a refusal with 429, or None."""
+    is_asked: bool = attrs.field(init=False, default=False)
+    """Whether the service has asked for it."""
     _baseline: IdSet | None = attrs.field(init=False, default=None)
     _listed_before: Counter[str] | None = attrs.field(init=False, default=None)
     """How many cards each list had before the first row, if this run has read them."""
@@ -313,7 +315,8 @@ class RunBoard:
                 ):
                     raise  # what was asked, or that there is no such board: no failure of the service, which waiting would mend
                 # For others the hold makes it wait.
-                pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
+                asked = retry_after_of(error)
+                pause = (asked or _PAUSE_SECONDS) if is_throttling(error) else 0.0
                 is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
                 if not self._hold.record_failure(error, is_read=True) or is_late:
                     if number > 1:
@@ -325,7 +328,7 @@ class RunBoard:
             finally:
                 self._hold.release()
             if pause:
-                self.held_until = clock() + pause
+                self.held_until, self.is_asked = clock() + pause, bool(asked)
             try:
                 await asyncio.sleep(pause)
             finally:
