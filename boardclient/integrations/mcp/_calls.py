@@ -1,4 +1,4 @@
-"""A call of a tool under way: its task, what it waits for, and who waits for it."""
+"""A call of a tool under way: its task, and what it waits for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ class Call:
 
     Attributes:
         task: Makes the result.
-        waiting: How many requests of the host wait for it.
     """
 
     task: asyncio.Task[Result] = attrs.field(init=False)
-    waiting: int = 0
     _progress: BulkProgress | None = None
 
     def follow(self) -> None:

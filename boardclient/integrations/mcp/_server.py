@@ -54,7 +54,7 @@ class BoardServer(MCPServer[Any]):
         self._own = {tool.name: tool for tool in tools}
         self._running: set[asyncio.Task[Result]] = set()
         self._continued: dict[str, Call] = {}
-        """The calls under way that the same call again waits for, also after their hosts had no result in time."""
+        """The calls under way whose hosts had no result in time. The same call again waits for them."""
         self._failures: OrderedDict[str, int] = OrderedDict()
         """How often in a row the same calls have failed."""
 
@@ -77,17 +77,16 @@ class BoardServer(MCPServer[Any]):
             words = f"there is no tool {name!r}{did_you_mean(name, names)}"
             return results.shown(results.failed(Effect.NOT_SENT, words, f"Call one of {', '.join(names)}."))
         call = self._begin(tool, arguments)
-        call.waiting += 1
         try:
             await self._wait(call, context)
         except asyncio.CancelledError:
-            # The task ends by itself: a scope of anyio would cancel each of its steps as well.
-            if call.waiting == 1:
-                call.task.cancel()
+            call.task.cancel()  # it ends by itself: a scope of anyio would cancel each of its steps as well
             raise
-        finally:
-            call.waiting -= 1
-        if not call.task.done() and not tool.continues:
+        if not call.task.done() and tool.continues:
+            key = _key(tool, arguments)
+            self._continued[key] = call
+            call.task.add_done_callback(lambda _: self._continued.pop(key, None))
+        elif not call.task.done():
             call.task.cancel()
             await asyncio.wait({call.task}, timeout=_END_SECONDS)
         if call.task.done() and not call.task.cancelled():
@@ -96,9 +95,8 @@ class BoardServer(MCPServer[Any]):
         return results.shown(results.late(_ANSWER_SECONDS, call.words, tool.advice, tries, call.ends_at))
 
     def _begin(self, tool: Tool, arguments: Mapping[str, Any]) -> Call:
-        """Begin a call, or return the one that is under way with the same arguments, if its tool continues it."""
-        key = _key(tool, arguments)
-        if tool.continues and (found := self._continued.get(key)) is not None:
+        """Begin a call, or return the one with the same arguments that has continued since its host had no result in time."""
+        if (found := self._continued.pop(_key(tool, arguments), None)) is not None:
             return found
         call = Call()
 
@@ -109,9 +107,6 @@ class BoardServer(MCPServer[Any]):
         call.task = asyncio.create_task(answer(), name=f"boardclient tool {tool.name}")
         self._running.add(call.task)
         call.task.add_done_callback(self._running.discard)
-        if tool.continues:
-            self._continued[key] = call
-            call.task.add_done_callback(lambda _: self._continued.pop(key, None))
         return call
 
     async def _wait(self, call: Call, context: Context[Any, Any] | None) -> None:
