@@ -12,9 +12,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from operator import attrgetter
-from os.path import commonprefix
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -485,6 +484,11 @@ def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=_by_likeness, reverse=True))
 
 
+def _common(first: str, second: str) -> int:
+    """Return how many characters at the beginning of two texts are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
 def _likeness(sent: Content, shown: Content) -> float:
     """Return how alike two contents read, by one plain measure. It suggests, and proves nothing.
 
@@ -492,8 +496,8 @@ def _likeness(sent: Content, shown: Content) -> float:
     grows with the length of the texts, that of difflib with the square.
     """
     first, second = (f"{content.name}\n{content.desc or ''}"[:_COMPARED] for content in (sent, shown))
-    start = len(commonprefix((first, second)))  # noqa: RUF071 -- texts, not paths
-    end = len(commonprefix((first[start:][::-1], second[start:][::-1])))  # noqa: RUF071 -- texts, not paths
+    start = _common(first, second)
+    end = _common(first[start:][::-1], second[start:][::-1])
     pairs, others = (Counter(pairwise(text[start : len(text) - end])) for text in (first, second))
     return 2 * (start + end + (pairs & others).total()) / (len(first) + len(second))
 
