@@ -41,6 +41,8 @@ HANDLED: Final = (BoardClientError, ExceptionGroup)
 """The errors that have handlers: those of this package, and groups of them that a task group raises."""
 logger: Final = logging.getLogger("boardclient.web")
 
+MOUNT: Final = "boardclient.mount"
+"""Where a scope keeps the path of the application that serves the routes: mounts within it change `root_path`."""
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
 """What need not be escaped in a path: https://www.rfc-editor.org/rfc/rfc3986#section-3.3."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -87,6 +89,8 @@ h1 {{ font-size: 1.5rem; }}
 class IncomingRequest:
     """A request to the application. `target` is its path and query, percent-encoded.
 
+    `mount` is the path below which the application is, as of a proxy's prefix or a mount, "" for none.
+
     The names of headers are lower case. Headers of the same name are joined, cookies by a semicolon
     (https://www.rfc-editor.org/rfc/rfc9113#section-8.2.3).
     """
@@ -95,16 +99,21 @@ class IncomingRequest:
     target: str
     headers: Mapping[str, str] = attrs.field(repr=False)
     is_websocket: bool = False
+    mount: str = ""
 
     @classmethod
-    def of(cls, method: str, target: str, headers: Iterable[tuple[str, str]], *, is_websocket: bool = False) -> Self:
+    def of(
+        cls, method: str, target: str, headers: Iterable[tuple[str, str]], *, is_websocket: bool = False, mount: str = ""
+    ) -> Self:
         """Return a request. `headers` are pairs of names and values."""
         joined: dict[str, str] = {}
         for given, raw in headers:
             # aiohttp passes on bytes that are not UTF-8 as lone surrogates, which nothing can encode.
             name, value = given.lower(), raw.encode("utf-8", "replace").decode()
             joined[name] = f"{joined[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in joined else value
-        return cls(method.upper(), target, joined, is_websocket or joined.get("upgrade", "").lower() == "websocket")
+        is_websocket = is_websocket or joined.get("upgrade", "").lower() == "websocket"
+        below = quote(mount.rstrip("/"), errors="replace") if local_address(mount, "") else ""
+        return cls(method.upper(), target, joined, is_websocket, below)
 
     @classmethod
     def of_scope(cls, scope: Mapping[str, Any]) -> Self:
@@ -115,7 +124,13 @@ class IncomingRequest:
             path = root + path
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         target = quote(path, _SAFE, errors="replace") + (f"?{query.decode('latin-1')}" if query else "")
-        return cls.of(scope.get("method", "GET"), target, headers, is_websocket=scope.get("type") == "websocket")
+        is_websocket, mount = scope.get("type") == "websocket", scope.get(MOUNT, root)
+        return cls.of(scope.get("method", "GET"), target, headers, is_websocket=is_websocket, mount=mount)
+
+    def below_mount(self, address: str) -> str:
+        """Return a path of the application as browsers see it. One that names the mount itself is unchanged."""
+        is_below = not address.startswith("/") or address.startswith(("//", f"{self.mount}/")) or address == self.mount
+        return address if is_below else self.mount + address
 
     @property
     def path(self) -> str:
@@ -132,7 +147,7 @@ class IncomingRequest:
 
     def return_to(self, otherwise: str = "/") -> str:
         """Return `return_to` of the query, if it is a path of this site."""
-        return local_address(dict(parse_qsl(self.query)).get("return_to"), otherwise)
+        return local_address(dict(parse_qsl(self.query)).get("return_to"), self.below_mount(otherwise))
 
     @property
     def page(self) -> str:
@@ -142,9 +157,9 @@ class IncomingRequest:
         try:
             sender = urlsplit(self.headers.get("referer", ""))
         except ValueError:  # no URL at all
-            return "/"
+            return self.below_mount("/")
         if sender.netloc != self.headers.get("host"):
-            return "/"
+            return self.below_mount("/")
         return sender.path + (f"?{sender.query}" if sender.query else "")
 
     def is_forged(self, origins: Collection[str], own: str) -> bool:
@@ -212,7 +227,7 @@ class Problem:
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
 
     @classmethod
-    def of(cls, error: Exception) -> Self:
+    def of(cls, error: Exception, request: IncomingRequest | None = None) -> Self:
         """Return the problem of an error of this package, or of a group of them. Raise any other again."""
         reported = _reported(error)
         headers, more = list[tuple[str, str]](), dict[str, object](effect=reported.effect.value)
@@ -222,7 +237,7 @@ class Problem:
             # A 401 must have this header (RFC 9110 15.5.2). Browsers show no prompt for an unknown scheme.
             headers.append(("WWW-Authenticate", "Cookie"))
         if isinstance(reported, ConsentRequired | SignInError) and reported.login_url is not None:
-            more["login_url"] = reported.login_url
+            more["login_url"] = reported.login_url if request is None else request.below_mount(reported.login_url)
         if (seconds := _retry_after(reported)) is not None:
             headers.append(("Retry-After", str(max(0, math.ceil(seconds)))))
         return cls.made(reported.suggested_status, _detail(reported), headers, **more)
@@ -261,10 +276,11 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
     `ConsentRequired` redirects a page to the login path (303), and any other request gets a 401 with `login_url`. Every other
     error becomes a page or a problem document with its `suggested_status`.
     """
-    reported, found = _reported(error), Problem.of(error)
+    reported, found = _reported(error), Problem.of(error, request)
     if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
-        separator = "&" if "?" in reported.login_url else "?"
-        return redirect(f"{reported.login_url}{separator}return_to={quote(request.page, safe='/')}")
+        login_url = request.below_mount(reported.login_url)
+        separator = "&" if "?" in login_url else "?"
+        return redirect(f"{login_url}{separator}return_to={quote(request.page, safe='/')}")
     if found.status // 100 == _FAILURE and not isinstance(reported, SignInError):  # which `SignIn.complete` has logged
         logger.warning("responded to %s %s with %d: %s", request.method, request.path, found.status, str(reported))
     return found.response(request)

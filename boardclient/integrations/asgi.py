@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from boardclient.integrations._http import IncomingRequest, Problem
+from boardclient.integrations._http import MOUNT, IncomingRequest, Problem
 from boardclient.integrations._sessions import BoardSessions, MakeSession
 
 __all__ = ["BoardLifespan", "BoardSessions", "IncomingRequest", "OriginGuard", "Problem"]
@@ -34,6 +34,8 @@ class OriginGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
         is_request = scope["type"] in {"http", "websocket"}
+        if is_request:
+            scope[MOUNT] = scope.get("root_path", "")
         refusal = self.boards.refusal_of(IncomingRequest.of_scope(scope)) if is_request else None
         if refusal is None:
             await self.app(scope, receive, send)

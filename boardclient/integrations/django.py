@@ -117,7 +117,8 @@ class _Middleware:
 def _incoming(request: HttpRequest) -> IncomingRequest:
     if not isinstance(request, ASGIRequest):
         raise TypeError(_NO_SCOPE)
-    return IncomingRequest.of(request.method, request.get_full_path(), cast("Mapping[str, str]", request.headers).items())
+    headers, mount = cast("Mapping[str, str]", request.headers).items(), request.path.removesuffix(request.path_info)
+    return IncomingRequest.of(request.method, request.get_full_path(), headers, mount=mount)
 
 
 def _response(outgoing: OutgoingResponse) -> HttpResponse:

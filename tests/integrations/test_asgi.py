@@ -251,3 +251,32 @@ def test_each_module_imports_its_own_framework_only(module: str, used: set[str])
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {*done.stdout.split()} == used
+
+
+@pytest.mark.parametrize("login_path", ["/login", "/app/login"])
+@pytest.mark.parametrize("way", ["mount", "proxy"])
+@pytest.mark.usefixtures("consenting")
+async def test_below_a_prefix_a_sign_in_is_found(way: str, login_path: str) -> None:
+    """In an application that is mounted, and behind a proxy that takes the prefix away, pages and the sign-out lead there.
+
+    A `login_path` that has the prefix already, as was needed before, still does.
+    """
+    boards = StarletteBoards(lambda: SignIn.from_env(login_path=login_path))
+    inner = Starlette()
+    boards.install(inner)
+
+    async def me(request: Request) -> JSONResponse:
+        return JSONResponse({"account": await boards.user_account(request)})
+
+    async def behind_a_proxy(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await inner({**scope, "root_path": "/app"} if scope["type"] == "http" else scope, receive, send)
+
+    inner.add_route("/me", me)
+    outer = Starlette(routes=[Mount("/app", inner)]) if way == "mount" else behind_a_proxy
+    at = "/app" if way == "mount" else ""
+    async with starlette_client(BoardLifespan(outer, boards)) as send:
+        browser = Browser(send)
+        assert (await browser.open(f"{at}/me")).header("Location") == "/app/login?return_to=/app/me"
+        assert (await browser.open(f"{at}/login")).status == 303
+        assert (await browser.fetch(f"{at}/me")).json()["login_url"] == "/app/login"
+        assert (await browser.open(f"{at}/logout", "POST")).header("Location") == "/app/"

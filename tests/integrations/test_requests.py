@@ -123,7 +123,8 @@ async def test_which_requests_of_other_origins_are_refused(headers: dict[str, st
 )
 def test_the_login_leads_back_to_the_page(scope: dict[str, Any], target: str) -> None:
     """Mounted applications and servers of both readings of ASGI give the whole path, percent-encoded."""
-    assert answered(CONSENT, PAGE, **scope).headers["Location"] == f"/login?return_to={quote(target, safe='/')}"
+    below = scope.get("root_path", "").rstrip("/")
+    assert answered(CONSENT, PAGE, **scope).headers["Location"] == f"{below}/login?return_to={quote(target, safe='/')}"
 
 
 @pytest.mark.parametrize(
