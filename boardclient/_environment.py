@@ -52,7 +52,9 @@ def requires_extra(extra: str, name: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        raise ModuleNotFoundError(f"{name} needs {package}: pip install 'boardclient[{extra}]'", name=error.name) from None
+        raise ModuleNotFoundError(
+            f"{name} needs {package}: pip install '.[{extra}]' in a clone, or pip install 'boardclient[{extra}]'", name=error.name
+        ) from None
 
 
 def reason_of(error: OSError) -> str:

@@ -34,7 +34,8 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "click":
             raise
-        print("boardclient: the command line needs an extra; install it with: pip install 'boardclient[cli]'", file=sys.stderr)
+        ways = "pip install '.[cli]' in a clone, or pip install 'boardclient[cli]'"
+        print(f"boardclient: the command line needs an extra; install it with: {ways}", file=sys.stderr)
         return 2
     finally:
         signal.signal(signal.SIGINT, before)

@@ -23,7 +23,9 @@ with requires_extra("django", __name__):
 __all__ = ["DjangoBoards", "ModelJSONEncoder"]
 
 _GetResponse = Callable[[HttpRequest], Awaitable[HttpResponse]]
-_NO_SCOPE: Final = "serve Django by ASGI: a request of WSGI has no event loop that outlives it"
+_NO_SCOPE: Final = (
+    "serve Django by ASGI, such as by uvicorn: a request of WSGI, as of manage.py runserver, has no event loop that outlives it"
+)
 
 
 class ModelJSONEncoder(DjangoJSONEncoder):  # type: ignore[misc]  # -- Django has no types
