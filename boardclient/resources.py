@@ -365,6 +365,7 @@ class Cards(_Resource):
         settle: float | None = None,
         probe: bool = True,
         ordered: bool = False,
+        patience: float | None = None,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
         """Return a bulk run that creates many cards (interface 4.3).
@@ -394,6 +395,10 @@ class Cards(_Resource):
                 requests shows them in the order of the drafts. A card that is sent again, for a refusal or a lost response,
                 comes later. It costs a wait where connections are opened. False (default): cards that are sent at the same
                 time may overtake each other.
+            patience: How many seconds in a row the run may wait for a service that accepts nothing, for a pause that the service
+                asks for, or for a user who has to sign in. Then it ends with the error, whose `retry_at` says when to come again,
+                if that is known, and the rows that were not sent are left to the next run. None (default): minutes in an outage,
+                and until the user has signed in.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 
@@ -412,6 +417,7 @@ class Cards(_Resource):
             settle=settle,
             probe=probe,
             ordered=ordered,
+            patience=patience,
         )
         return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
 

@@ -260,6 +260,7 @@ def make_options(
     settle: float | None,
     probe: bool = True,
     ordered: bool = False,
+    patience: float | None = None,
     waits_for_consent: bool = True,
 ) -> BulkOptions:
     """Check the arguments of `create_many`, and fill in the defaults.
@@ -282,6 +283,7 @@ def make_options(
         raise TypeError(f"probe must be True or False, not {type(probe).__name__}")
     if not isinstance(ordered, bool):
         raise TypeError(f"ordered must be True or False, not {type(ordered).__name__}")
+    check_patience(patience)
     decided = _unknown(unknown, board_id)
     if settle is None:
         settle = _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
@@ -294,6 +296,7 @@ def make_options(
         settle_seconds=settle,
         probe=probe,
         ordered=ordered,
+        patience=patience,
         workers=min(concurrency or pipeline.max_connections, pipeline.max_connections),  # no more can be sent at a time
         waits_for_consent=waits_for_consent,
     )
@@ -307,6 +310,16 @@ def check_count(count: int | None, name: str) -> None:
     """
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
         raise ValueError(f"{name} must be a whole number of at least 1, or None")
+
+
+def check_patience(patience: float | None) -> None:
+    """Check how long a run may wait.
+
+    Raises:
+        ValueError: it is not a number of seconds, at least 0, or None.
+    """
+    if patience is not None and not 0 <= check_seconds(patience, "patience") < math.inf:
+        raise ValueError("patience must be a number of seconds, at least 0, or None")
 
 
 def check_settle(settle: float | None) -> None:

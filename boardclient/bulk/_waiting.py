@@ -54,11 +54,19 @@ class Hold:
 
     It begins with a read that failed, a request that could not be sent, five failures and no acceptance between them, or missing
     consent. It ends when a request is accepted, or refused with 429. Nothing is tried for as long as `Retry-After` asks.
-    `timeout` is the deadline of a call in seconds, or None. `changed` is called when the hold begins, ends, changes its reason,
+    `timeout` is the deadline of a call in seconds, or None. `patience` is how many seconds in a row it may last, or None: then
+    missing consent holds the run without limit. `changed` is called when the hold begins, ends, changes its reason,
     or lets a request be tried.
     """
 
-    def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool) -> None:
+    def __init__(
+        self,
+        timeout: float | None,
+        changed: Callable[[], object],
+        *,
+        waits_for_consent: bool,
+        patience: float | None = None,
+    ) -> None:
         self.reason: HoldReason | None = None
         """Why requests wait, or None if they do not."""
         self.is_due = False
@@ -67,6 +75,8 @@ class Hold:
         """Whether `record_success` must be called after the next success."""
         self.accepted_at = -math.inf
         """When the service last accepted a request after it had refused or failed another, on the loop's clock."""
+        self.patience: Final = math.inf if patience is None else patience
+        """How long the run may wait, at most."""
         self._changed = changed
         self._waits_for_consent = waits_for_consent
         self._loop = asyncio.get_running_loop()
@@ -76,6 +86,7 @@ class Hold:
         """Whether the last request to create a card was refused: that the board can be read is no end of the outage then."""
         self._failures = 0
         self._failing_since: float | None = None
+        self._consent_since: float | None = None
         self._asked_until = -math.inf
         """Until when, on the loop's clock, the service asks to send nothing."""
         self._pause = _FIRST_PAUSE_SECONDS
@@ -95,7 +106,7 @@ class Hold:
 
     def _record_contact(self, *, is_disturbed: bool) -> None:
         self._has_contact, self._refuses, self.is_disturbed = True, False, is_disturbed
-        self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
+        self._failures, self._failing_since, self._consent_since, self._pause = 0, None, None, _FIRST_PAUSE_SECONDS
         self._asked_until = -math.inf
         self.end()
 
@@ -108,6 +119,10 @@ class Hold:
             return False
         self.is_disturbed = True
         if isinstance(error, ConsentRequired):
+            now = self._loop.time()
+            self._consent_since = now if self._consent_since is None else self._consent_since
+            if now + _CONSENT_PAUSE_SECONDS - self._consent_since > self.patience:
+                return False
             self._begin("consent")
             return True
         if is_throttling(error):
@@ -123,9 +138,12 @@ class Hold:
             return True
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS:
-            return False
         self._longest_pause = _LONGEST_REFUSED_PAUSE_SECONDS if error.effect is Effect.REJECTED else _LONGEST_PAUSE_SECONDS
+        waited, next_try = now - self._failing_since, max(min(self._pause, self._longest_pause), self.asked_seconds)
+        if waited >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS:
+            return False
+        if waited + next_try > self.patience:
+            return False
         self._begin("outage")
         return True
 

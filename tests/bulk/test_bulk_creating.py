@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bulk_service import Service, drafts, let_run
 
-from boardclient import AsyncSession, BadRequestError, BulkProgress, BulkRun, DecodeError, Effect, TransportError
+from boardclient import AsyncSession, BadRequestError, BulkProgress, DecodeError, Effect, TransportError
 from boardclient.testing import BoardService, faults
 
 
@@ -148,6 +148,7 @@ async def test_progress_is_reported_after_each_card(service: BoardService, list_
         ({"journal": 3}, TypeError),
         ({"marker": "text"}, TypeError),
         ({"settle": -1}, ValueError),
+        ({"patience": -1}, ValueError),
         ({"settle": float("inf")}, ValueError),
         ({"unknown": []}, ValueError),
         ({"drafts": 3}, TypeError),
@@ -161,7 +162,7 @@ async def test_bad_arguments(
     with pytest.raises(error):
         session.cards.create_many(**{"drafts": [], **arguments})
     assert len(service.calls) == 0
-    assert isinstance(session.cards.create_many([], unknown="report"), BulkRun)
+    assert (await session.cards.create_many([], unknown="report")).created == 0
 
 
 async def test_results_that_wait_are_taken_without_waiting(service: BoardService, list_id: str) -> None:

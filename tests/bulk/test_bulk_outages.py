@@ -358,3 +358,44 @@ async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
     async with asyncio.timeout(60), service.run(20) as run:
         results = [await anext(run) for _ in range(19)]
     assert {result.state for result in results} == {"created"}
+
+
+@pytest.mark.parametrize("has_board", [False, True])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused,
+        unavailable,
+        missing,
+        lambda: asks_for(60.0),
+        lambda: RateLimitError("429", 429, retry_after=60.0),
+        lambda: RateLimitError("429", 429),
+        lambda: ConsentRequired("sign in"),
+    ],
+)
+@virtually
+async def test_patience_bounds_how_long_a_run_waits(failure: Callable[[], BoardClientError], has_board: bool) -> None:
+    """Then it ends with the error, and the rows that were not sent are left to the next run."""
+    service = Service(failure, down_for=1e9)
+    run = service.run(500, patience=5.0, board_id="board" if has_board else None, settle=0.0)
+    with pytest.raises(type(failure())):
+        await run.wait()
+    assert asyncio.get_running_loop().time() - service.down_at < 6.0
+    assert run.report.created == len(service.created)
+
+
+@virtually
+async def test_patience_begins_again_with_each_wait() -> None:
+    """It is no deadline: a run with many short pauses ends with its last row."""
+    service = Service(down_for=4.0)
+    report = await service.run(2000, patience=10.0).wait()
+    assert (report.created, report.failed) == (2000, 0)
+
+
+@virtually
+async def test_a_board_that_asks_for_a_longer_pause_than_a_run_may_wait_ends_it() -> None:
+    """Before its first row, too."""
+    service = Service(lambda: RateLimitError("429", 429, retry_after=60.0), down_at=0.0, down_for=1e9)
+    with pytest.raises(RateLimitError):
+        await service.run(10, patience=5.0, board_id="board").wait()
+    assert asyncio.get_running_loop().time() < 1.0

@@ -1054,3 +1054,29 @@ async def test_a_row_is_found_on_a_board_from_which_people_delete_cards(world: W
     done = await run(world, "abc", committed="b", before_reading=delete)
     assert set(done.states.values()) == {"created"}
     assert done.audit.is_sound
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+async def test_the_error_of_an_unknown_row_names_its_cause(world: World, has_journal: bool) -> None:
+    """The status or what broke, also in later runs; and no advice to do what the run has done."""
+    world.service.faults.add(faults.status(503), "cards.create", call=2)
+    journal = world.path if has_journal else None
+    for _ in range(3 if has_journal else 1):
+        done = await run(world, "ab", journal=journal)
+        words = done.error("b")
+        assert words.startswith("POST /1/cards: status 503")
+        assert words.count("whether the card exists is not known") == 1
+        assert "check before" not in words
+        assert "a next run" not in words
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_an_audit_accuses_no_card_that_the_error_of_an_unknown_row_names(world: World, marker: Any) -> None:
+    """Two rows have one name, one the name only, and the service shows texts otherwise: it is the only card of the other row."""
+    rows = [CardDraft("a", world.lists[0], reference="1"), CardDraft("a", world.lists[0], desc="text", reference="2")]
+    world.list_as(lambda cards: [{**card, "desc": card["desc"].upper()[:3]} for card in cards])
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    done = await run(world, rows, journal=world.path, concurrency=1, marker=marker)
+    assert done.report.unknown == 1
+    assert {card.id for card in done.audit.resembling} != set()
+    assert (done.audit.duplicated, done.audit.is_wrong) == ((), False)

@@ -29,7 +29,6 @@ from boardclient.events import BulkPhase, WaitReason
 _NOT_PROVEN: Final = "the board does not list it, and no longer listing has proven that the board lists every card"
 _MOST_EARLIER: Final = 1000
 """How many rows that earlier runs have left in doubt are remembered, to tell responses that come late."""
-_NEXT_RUN: Final = ": a next run with more rows of the list may prove it"
 
 
 class Engine:
@@ -40,7 +39,9 @@ class Engine:
         self.results = Results()
         self._source, self._options, self._ledger, self._tally = source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
-        self._hold = Hold(pipeline.timeout, self.on_change, waits_for_consent=options.waits_for_consent)
+        self._hold = Hold(
+            pipeline.timeout, self.on_change, waits_for_consent=options.waits_for_consent, patience=options.patience
+        )
         self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
         self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._on_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
@@ -357,8 +358,7 @@ class Engine:
         else:
             rows = [*self._places.open]
             self._places.empty(self._places.open)
-            why = _NOT_PROVEN + (_NEXT_RUN if self._ledger.is_durable else "")
-            for finding in await self._reconciler.give_up(rows, why):
+            for finding in await self._reconciler.give_up(rows, _NOT_PROVEN):
                 self._lives.happen(finding.row, "given up", error=finding.error)
 
     # --- probes

@@ -176,6 +176,8 @@ class BulkOptions:
     ordered: bool = False
     waits_for_consent: bool = True
     """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
+    patience: float | None = None
+    """How many seconds in a row the run may wait for a service that accepts nothing, for a pause it asks for, or for a user."""
     resends: bool = True
     """Whether rows that an earlier run saw refused are sent again. If not, their cards are looked for."""
     ledger: Ledger | None = None

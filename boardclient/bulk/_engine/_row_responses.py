@@ -365,12 +365,19 @@ class Responses:
         if is_throttling(failure):
             self._turns.record_refusal(self._tally.requests, failure, self.order.sending)
             self._asked_pause(failure)
-        return 0.0 if self._owner.is_halted else _pause_before(row, failure, self._hold)
+        if self._owner.is_halted:
+            return 0.0
+        pause = _pause_before(row, failure, self._hold)
+        waited = self._loop.time() - max(row.put_off_at, self._hold.accepted_at)
+        if waited + (pause or 0.0) > self._hold.patience:
+            self._owner.halt(ended_by(failure, "nothing was accepted for too long"))
+            return 0.0
+        return pause
 
     def _asked_pause(self, failure: BoardClientError) -> float:
         """Return the seconds for which `Retry-After` asks. A long pause ends the run."""
         asked = retry_after_of(failure) or 0.0
-        if asked > PATIENCE_SECONDS:
+        if asked > min(PATIENCE_SECONDS, self._hold.patience):
             until = moment_in(asked).astimezone().isoformat(" ", "seconds")
             self._owner.halt(ended_by(failure, f"the service accepts requests again at {until}"))
         return asked

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -39,6 +40,8 @@ _MOST_NAMED: Final = 100
 """How many cards are kept for a row that may be its."""
 _MOST_AUDITED: Final = 1000
 """The largest number of cards in each tuple of an audit."""
+_NOT_KNOWN: Final = "whether the card exists is not known"
+_ADVICE: Final = re.compile(r"; the (?:service may have done it|status says that it was done): check before you send it again.*")
 _NO_BASELINE: Final = (
     "the journal does not have the cards that existed before its first row: look for the card on the board, and give the next"
     " import a new journal and marker=True"
@@ -403,8 +406,9 @@ class Reconciler:
         others = [card for card in chain(listing.unaccounted, recycled) if card.id not in owned]
         second = self._second_cards(others, listing)
         lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
+        second -= self._named  # one may be the only card of an unknown row
         duplicated = [card for card in others if card.id in second]
-        unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
+        unexpected = [card for card in others if card.id not in second and (listing.has_baseline or card.id in self._named)]
         resembling = [card for card in chain(unexpected, duplicated) if card.id in self._named]
         audit = BulkAudit(
             confirmed=listing.confirmed + sum(not listing.is_confirmed(card_id) for card_id in found),
@@ -468,15 +472,19 @@ def _unknown(row: Row, why: str, cause: BoardClientError | None = None) -> RowFi
 
 
 def unknown_error(row: Row, why: str, cause: BoardClientError | None = None) -> BoardClientError:
-    """Return the row's own error, with why it stays unknown. A row that only an earlier run has sent has none."""
-    words = f"whether the card exists is not known: {why}"
-    if row.error is None or row.is_earlier:
+    """Return the row's own error, what broke or what the status was, with why it stays unknown."""
+    words = f"{_NOT_KNOWN}: {why}"
+    if row.error is None:
         error = BoardClientError(words, Effect.UNKNOWN)
     else:
         error = copy.copy(row.error)
         if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
             error.effect = Effect.UNKNOWN
-        add_words(error, words)
+        # The board was read, so there is nothing to check before. Of what an earlier run has said, the cause counts.
+        error.message = _ADVICE.sub("", error.message.partition(f"; {_NOT_KNOWN}")[0])
+        if error.message.startswith(_NOT_KNOWN):
+            error.message = ""
+        add_words(error, words, "; " if error.message else "")
     if cause is not None:
         error.retry_at = cause.retry_at
     return error
