@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -84,12 +85,23 @@ def find_location(path: str | os.PathLike[str]) -> Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"can't be used ({error})"
         raise JournalError(f"{given}: its folder {why}: create it, or check the path") from error
+    if is_changed_by_others(found):
+        raise JournalError(f"others may change {found}, and with it what is created: chmod go-w {shlex.quote(str(found))}")
     kind = _file_system(found.parent)
     if kind in _REMOTE:
         raise JournalError(
             f"{found} is on a network file system ({kind}), where locks are not reliable: put the journal on a local disk"
         )
     return found
+
+
+def is_changed_by_others(path: Path) -> bool:
+    """Return True if other users of this machine may write to a file. False if there is none, and on Windows."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return hasattr(os, "geteuid") and bool(found.st_mode & 0o022 or found.st_uid not in {0, os.geteuid()})
 
 
 def base_folder(kind: Literal["config", "data"]) -> str:

@@ -102,25 +102,31 @@ class ShownRequest(NamedTuple):
     is_in_body: bool = False
 
     def as_curl(self) -> str:
-        """Return the request as one command of a POSIX shell."""
+        """Return the request as one command of a POSIX shell.
+
+        The credentials go through a pipe: every user of the machine can read the arguments of programs. `printf` is none, but a
+        part of the shell.
+        """
         from shlex import quote  # few programs ask for a command: importing it takes a millisecond
 
         # With -X HEAD curl waits for a body, and -G would put the body into the query: https://curl.se/docs/manpage.html
         parts = ["curl", "-sS", "-I" if self.method == "HEAD" else f"-X {quote(self.method)}", "-H 'Accept: application/json'"]
-        signed = [f'"key={_KEY}"'] * self.has_key + [f'"token={_TOKEN}"']
-        body = quote(self.body or "")
-        if self.body is None:
-            parts += ["-G", *(f"--data-urlencode {one}" for one in signed)]
-        elif not self.is_in_body:
-            parts += [f"--url-query {one}" for one in signed]
-        else:
+        if self.body is not None:
+            parts.append("-H 'Content-Type: application/json'")
+        if self.body is not None and self.is_in_body:
             rest = self.body[1:].lstrip()
             comma = "" if rest == "}" else ","
             key = quote('{"key":"') + f'"{_KEY}"' + quote('","token":"')
-            body = key + f'"{_TOKEN}"' + quote(f'"{comma}{rest}')
-        if self.body is not None:
-            parts.append(f"-H 'Content-Type: application/json' --data-binary {body}")
-        return " ".join([*parts, quote(self.url)])
+            source = f"printf %s {key}" + f'"{_TOKEN}"' + quote(f'"{comma}{rest}')
+            parts.append("--data-binary @-")
+        else:
+            option = "data-urlencode" if self.body is None else "url-query"
+            fields = [f'"key={_KEY}"'] * self.has_key + [f'"token={_TOKEN}"']
+            escape = rf"""sed 's/[\\"]/\\&/g; s/.*/{option} = "&"/'"""
+            source = rf"printf '%s\n' {' '.join(fields)} | {escape}"
+            parts += ["-G"] if self.body is None else [f"--data-binary {quote(self.body)}"]
+            parts.append("-K -")
+        return f"{source} | {' '.join([*parts, quote(self.url)])}"
 
 
 class BoardClientError(Exception):
@@ -157,9 +163,10 @@ class BoardClientError(Exception):
     def as_curl(self) -> str | None:
         """Return the request of the call as a curl command for a POSIX shell.
 
-        The command holds no credentials: it takes them from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. Headers that the
-        application added are left out. A body of more than 64 KiB is read from the file `body.json`, and the credentials are in
-        the query then. With a body and credentials in the query it needs curl 7.87. The result is None if there was no request.
+        The command holds no credentials: it takes them from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`, and passes them to curl
+        in no argument, which other users could read. Headers that the application added are left out. A body of more than 64 KiB
+        is read from the file `body.json`, and the credentials are in the query then. With a body and credentials in the query it
+        needs curl 7.87. The result is None if there was no request.
         """
         return None if self.shown_request is None else self.shown_request.as_curl()
 

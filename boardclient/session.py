@@ -16,13 +16,13 @@ import attrs
 from boardclient import retry as _retry
 from boardclient._activities import observers_of
 from boardclient._environment import optional, required
-from boardclient._interface._operations import Parameter, build_request
+from boardclient._interface._operations import REFUSED_HEADERS, Parameter, build_request
 from boardclient._interface._responses import Response
 from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._redaction import takes_secrets
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Settings
+from boardclient._transport._values import Settings, check_headers
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members
@@ -130,6 +130,7 @@ class AsyncSession:
         allow_insecure: bool = False,
         max_answer_bytes: int = 256 * 2**20,
     ) -> None:
+        check_headers({} if headers is None else headers, "headers", REFUSED_HEADERS)
         settings = Settings(
             max_connections=max_connections,
             trust_env=trust_env,

@@ -113,12 +113,21 @@ async def test_a_refused_exchange_has_the_service_s_words(raw_server: Any) -> No
 # --- as_curl
 
 
-def words_of(command: str) -> list[str]:
-    """Return what a shell would start, with the credentials of this test."""
-    script = f'curl() {{ for word; do printf "%s\\0" "$word"; done; }}; {command}'
+def words_of(command: str) -> tuple[list[str], str]:
+    """Return what a shell would start, with the credentials of this test, and what curl would read."""
+    script = f'curl() {{ for word; do printf "%s\\0" "$word"; done; cat; }}; {command}'
     environment = {"BOARDCLIENT_KEY": KEY, "BOARDCLIENT_TOKEN": TOKEN}
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True, env=environment)
-    return done.stdout.decode().split("\0")[:-1]
+    *words, read = done.stdout.decode().split("\0")
+    assert not [word for word in words if KEY in word or TOKEN in word]
+    return words, read
+
+
+def configuration(option: str, *names: str) -> str:
+    """Return what curl reads with -K."""
+    values = {"key": KEY, "token": TOKEN}
+    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in values.items()}
+    return "".join(f'{option} = "{name}={escaped[name]}"\n' for name in names)
 
 
 async def command_of(method: str, path: str, key: str | None = KEY, place: Any = "body", **content: Any) -> str:
@@ -134,34 +143,37 @@ async def command_of(method: str, path: str, key: str | None = KEY, place: Any =
     ("key", "place", "query", "body"),
     [
         (KEY, "body", [], f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'),
-        (KEY, "query", ["--url-query", f"key={KEY}", "--url-query", f"token={TOKEN}"], '{"name":"it\'s"}'),
-        (None, "body", ["--url-query", f"token={TOKEN}"], '{"name":"it\'s"}'),
+        (KEY, "query", ["key", "token"], '{"name":"it\'s"}'),
+        (None, "body", ["token"], '{"name":"it\'s"}'),
     ],
 )
 async def test_a_command_puts_credentials_where_the_call_does(key: str | None, place: str, query: list[str], body: str) -> None:
     """The command has the credentials in the body or in the query, as the call had."""
     command = await command_of("POST", "/1/cards", key, place, params={"a": "b"}, json={"name": "it's"})
-    content = ["-H", "Content-Type: application/json", "--data-binary", body, "http://127.0.0.1:1/1/cards?a=b"]
-    assert words_of(command)[1:] == ["-X", "POST", "-H", "Accept: application/json", *query, *content]
+    words, read = words_of(command)
+    content = ["-H", "Content-Type: application/json", "--data-binary", body if query else "@-", *(["-K", "-"] if query else [])]
+    assert words[1:] == ["-X", "POST", "-H", "Accept: application/json", *content, "http://127.0.0.1:1/1/cards?a=b"]
+    assert read == (configuration("url-query", *query) if query else body)
 
 
 async def test_a_command_without_fields() -> None:
     """A reading has its credentials in the query, and names no content; an empty body holds the credentials alone."""
     url = "http://127.0.0.1:1/1/cards/c"
-    signed = ["-G", "--data-urlencode", f"key={KEY}", "--data-urlencode", f"token={TOKEN}"]
-    read = await command_of("GET", "/1/cards/c")
-    assert words_of(read)[1:] == ["-X", "GET", "-H", "Accept: application/json", *signed, url]
-    assert words_of(await command_of("PUT", "/1/cards/c", json={}))[-2:] == [f'{{"key":"{KEY}","token":"{TOKEN}"}}', url]
+    words, read = words_of(await command_of("GET", "/1/cards/c"))
+    assert words[1:] == ["-X", "GET", "-H", "Accept: application/json", "-G", "-K", "-", url]
+    assert read == configuration("data-urlencode", "key", "token")
+    assert words_of(await command_of("PUT", "/1/cards/c", json={}))[1] == f'{{"key":"{KEY}","token":"{TOKEN}"}}'
 
 
 async def test_the_command_of_a_large_request_names_a_file() -> None:
     """A body of more than 64 KiB is that of a file, with the credentials in the query, and a long query is cut."""
     command = await command_of("POST", "/1/cards", json={"name": "n" * 2**16})
-    assert words_of(command)[-3:] == ["--data-binary", "@body.json", "http://127.0.0.1:1/1/cards"]
-    assert ["--url-query", f"key={KEY}", "--url-query", f"token={TOKEN}"] == words_of(command)[5:9]
-    assert len(await command_of("GET", "/1/cards", params={"name": "n" * 2**17})) < 2**16 + 300
+    words, read = words_of(command)
+    assert words[-5:] == ["--data-binary", "@body.json", "-K", "-", "http://127.0.0.1:1/1/cards"]
+    assert read == configuration("url-query", "key", "token")
+    assert len(await command_of("GET", "/1/cards", params={"name": "n" * 2**17})) < 2**16 + 400
     command = await command_of("POST", "/1/cards", json={"name": "n" * 2**15})
-    assert words_of(command)[-1] == "http://127.0.0.1:1/1/cards"
+    assert words_of(command)[0][-1] == "http://127.0.0.1:1/1/cards"
 
 
 @pytest.mark.skipif("--url-query" not in OPTIONS_OF_CURL, reason="needs curl 7.87")
@@ -195,7 +207,7 @@ async def test_curl_sends_what_the_call_sent(service: BoardService, method: str,
 def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:
     """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""
     command = asyncio.run(command_of("POST", "/1/cards", json={"name": name}))
-    assert json.loads(shlex.split(command)[-2])["name"] == name
+    assert json.loads(shlex.split(command)[2])["name"] == name
 
 
 async def test_errors_show_their_request(service: BoardService) -> None:
@@ -206,7 +218,7 @@ async def test_errors_show_their_request(service: BoardService) -> None:
     command = error.as_curl()
     assert command is not None
     assert command == pickle.loads(pickle.dumps(error)).as_curl() == copy.deepcopy(error).as_curl()
-    assert command.startswith("curl -sS -X POST -H 'Accept: application/json' -H 'Content-Type: application/json' --data-binary")
+    assert " | curl -sS -X POST -H 'Accept: application/json' -H 'Content-Type: application/json' --data-binary @- " in command
     assert '"$BOARDCLIENT_KEY"' in command
     assert '"name":"n ***"' in command
     assert_no_secrets(command, secrets=[service.key, service.token])

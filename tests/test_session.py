@@ -335,6 +335,13 @@ async def test_headers_go_with_every_request(wire: Any) -> None:
     assert (first["Content-Type"], second.get("Content-Type")) == ("application/json", None)
 
 
+@pytest.mark.parametrize("name", ["Authorization", "cookie", "Host", "Proxy-Authorization", "Connection", "TE", "Content-Type"])
+def test_a_session_refuses_the_headers_that_a_call_refuses(name: str) -> None:
+    """Headers that hold credentials or frame messages are neither a session's."""
+    with pytest.raises(ValueError, match=f"headers must not hold {name}"):
+        AsyncSession(StaticCredentials("t"), "https://board.example", headers={name: "x"})
+
+
 async def test_a_free_request_takes_headers_of_its_own(service: BoardService) -> None:
     """They are sent besides those of the session. Credentials, and headers that frame a message, are refused unsent."""
     async with service.session(headers={"X-Of": "session"}) as session:

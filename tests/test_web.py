@@ -384,8 +384,8 @@ def test_cookies_of_others_stay(service: BoardService, session: AsyncSession, re
 async def test_sign_ins_on_one_host_leave_each_other_alone() -> None:
     """Signing in at one of two services in one application, or at an application on another port, does nothing to the other."""
     async with (
-        BoardService(redirect_uri="http://app.example/a") as one,
-        BoardService(redirect_uri="http://app.example/b") as two,
+        BoardService(redirect_uri="http://localhost/a") as one,
+        BoardService(redirect_uri="http://localhost/b") as two,
         one.session() as first,
         two.session() as second,
     ):
@@ -899,3 +899,27 @@ async def test_two_services_on_one_store_share_nothing(service: BoardService) ->
         token = await store.read(MEMBER_ID, service=other.auth_url)
         assert token is not None
         assert not any(token.token.value in text for text in sent)
+
+
+@pytest.mark.parametrize("issuer", ["https://other.example", "https://board.example.evil.example", "http://board.example", ""])
+async def test_a_redirect_of_another_issuer_is_refused(
+    service: BoardService, sign_in: SignIn, browser: Browser, issuer: str
+) -> None:
+    """A response that names its issuer (RFC 9207) must name the service. The right one still completes the sign-in."""
+    state = browser.begin(sign_in)["state"]
+    await refused(browser, sign_in, "failed", code=service.new_code(), state=state, iss=issuer)
+    assert exchanges(service) == 0
+    done = await browser.complete(sign_in, code=service.new_code(), state=state, iss="https://board.example/tenant")
+    assert done.account == MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["http://app.example/cb", "https://user@app.example/cb", "https://app.example/cb#x", "https://app.example/cb?a=b#x", "urn:x"],
+)
+def test_a_redirect_address_is_checked_like_the_others(service: BoardService, session: AsyncSession, uri: str) -> None:
+    """It is https or loopback, without a user and a fragment. A query may be part of it (RFC 6749 3.1.2)."""
+    with pytest.raises(ValueError, match="redirect_uri"):
+        sign_in_of(service, session, redirect_uri=uri)
+    for good in ("https://app.example/cb?a=b", "http://localhost:8000/cb", "http://[::1]/cb"):
+        assert sign_in_of(service, session, redirect_uri=good).redirect_uri == good

@@ -267,7 +267,7 @@ READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
 
 # CONNECT has a host in place of a path, and TRACE must not send credentials: RFC 9110, sections 9.3.6 and 9.3.8.
 _METHOD: Final = re.compile(r"(?!(?:CONNECT|TRACE)\Z)[A-Z]+")
-_REFUSED_HEADERS: Final = FRAMING | frozenset(
+REFUSED_HEADERS: Final = FRAMING | frozenset(
     {
         "accept-encoding",
         "authorization",
@@ -314,7 +314,7 @@ def extended(
         _check_names(extra_body, "extra_body", reserved)
         if fields:
             body = b",".join((body[:-1], encode(fields)[1:])) if body != b"{}" else encode(fields)
-    headers = None if extra_headers is None else check_headers(extra_headers, "extra_headers", _REFUSED_HEADERS)
+    headers = None if extra_headers is None else check_headers(extra_headers, "extra_headers", REFUSED_HEADERS)
     return Request(request.operation, target, body, request.identifier, request.fields, headers)
 
 
@@ -364,7 +364,7 @@ def build_request(
     body = None if json is None else encode(_exactly(json, "json"))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
-    more = None if headers is None else check_headers(headers, "headers", _REFUSED_HEADERS)
+    more = None if headers is None else check_headers(headers, "headers", REFUSED_HEADERS)
     return Request(operation, _with_query(checked, pairs), body, checked, headers=more)
 
 

@@ -9,6 +9,7 @@ from boardclient.credentials._credentials import (
     CredentialsIn,
     Exchange,
     StaticCredentials,
+    is_issued_by,
 )
 
-__all__ = ["CredentialProvider", "Credentials", "CredentialsIn", "Exchange", "StaticCredentials"]
+__all__ = ["CredentialProvider", "Credentials", "CredentialsIn", "Exchange", "StaticCredentials", "is_issued_by"]

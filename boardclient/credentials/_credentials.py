@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import attrs
 from multidict import CIMultiDict
@@ -359,6 +359,17 @@ class GuardedProvider:
 
     async def note_refused(self, credentials: Credentials) -> None:
         await self._own.note_refused(credentials, self._exchange)
+
+
+def is_issued_by(issuer: str | None, *addresses: str) -> bool:
+    """Return False if the redirect of a sign-in names another issuer than a service with these addresses (RFC 9207).
+
+    The interface shows no issuer, so its origin is compared.
+    """
+    if issuer is None:
+        return True
+    origins = [urlsplit(address)[:2] for address in (issuer, *addresses)]
+    return origins[0] in origins[1:]
 
 
 def own_error(error: CredentialError) -> CredentialError:

@@ -12,9 +12,9 @@ import errno
 import json
 import os
 import secrets
+import shlex
 import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +23,13 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from boardclient._environment import base_folder, reason_of
+from boardclient._environment import base_folder, is_changed_by_others, reason_of
 from boardclient._interface._responses import add_words
-from boardclient.credentials import CredentialProvider, StaticCredentials
+from boardclient.credentials import CredentialProvider, StaticCredentials, _keyring
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.credentials._stores import StoredToken, Token
 from boardclient.errors import CredentialError
-from boardclient.logs import shown_by_default
 
 VARIABLES: Final = {
     name: f"BOARDCLIENT_{name.upper()}"
@@ -39,13 +38,6 @@ VARIABLES: Final = {
 IN_PROFILE: Final = ("auth_url", "authorize_url", "client_id", "redirect_uri")
 SECRETS: Final = ("key", "client_secret")
 _LOCK_SECONDS: Final = 30.0
-_KEYRING_SECONDS: Final = 30.0
-"""How long the system's keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
-
-_QUIET_SECONDS: Final = 2.0
-"""How long it may take before a line says what is waited for."""
-
-_waits: Final = shown_by_default("boardclient.credentials")
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
 
 
@@ -109,6 +101,8 @@ class Profile:
     kept_in: str = ""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False, validator=_is_texts)
     """The API key and the client secret, if they are kept in the file."""
+    is_left_in_keyring: bool = False
+    """Whether the keyring may have an entry that could not be deleted."""
     boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
     """The names of boards by identifier, as far as this machine has created or named them."""
 
@@ -116,7 +110,7 @@ class Profile:
     def place(self) -> str:
         """Where its token is kept, in words."""
         in_file = f"the file {folder() / 'tokens.sqlite3'} (mode 0600)"
-        return "the system's keyring" if self.kept_in == "keyring" else in_file
+        return _keyring.place() if self.kept_in == "keyring" else in_file
 
     def token_store(self) -> FileTokenStore:
         return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(folder() / "tokens.sqlite3")
@@ -136,7 +130,12 @@ class Profiles:
         path: Path | str = "the file of profiles"
         try:
             path = folder() / "profiles.json"
-            found = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if is_changed_by_others(path):
+                return cls(
+                    problem=f"others may change {path}, which names where tokens are sent: chmod 600 {shlex.quote(str(path))}"
+                )
+            found = json.loads(text)
             return cls({url: Profile(base_url=url, **values) for url, values in found["services"].items()}, found["current"])
         except FileNotFoundError as error:
             return cls(problem="" if error.filename else reason_of(error))
@@ -195,58 +194,27 @@ def _lock(path: Path) -> Iterator[None]:
 # --- secrets
 
 
-def _keyring(call: str, *arguments: str) -> Any:
-    """Call a function of the library `keyring`.
-
-    Raises:
-        CredentialError: it is not installed, finds no keyring, does not answer, or has no such entry.
-    """
-    try:
-        import keyring
-    except ImportError:
-        raise CredentialError("the system's keyring can't be used: install boardclient[keyring]") from None
-    found, failed = list[Any](), list[Exception]()
-
-    def ask() -> None:
-        try:
-            found.append(getattr(keyring, call)("boardclient", *arguments))
-        except Exception as error:  # of any of its backends
-            failed.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)  # which no end of the process waits for
-    thread.start()
-    thread.join(min(_QUIET_SECONDS, _KEYRING_SECONDS))
-    if thread.is_alive():
-        _waits.warning("waiting for the system's keyring, which may ask you to unlock it (%.0f s at most)", _KEYRING_SECONDS)
-        thread.join(max(0.0, _KEYRING_SECONDS - _QUIET_SECONDS))
-    if failed:
-        raise CredentialError(f"the system's keyring can't be used: {failed[0]}") from None
-    if not found:
-        how = f"it did not answer for {_KEYRING_SECONDS:.0f} s: unlock it, set {VARIABLES['token']}, or run boardclient login"
-        raise CredentialError(f"the system's keyring can't be used: {how}")
-    return found[0]
-
-
-def _in_keyring(base_url: str) -> dict[str, str]:
-    with contextlib.suppress(ValueError):
-        found = json.loads(_keyring("get_password", base_url) or "{}")
-        if isinstance(found, dict):
-            return {name: value for name, value in found.items() if isinstance(value, str)}
-    raise CredentialError("the system's keyring can't be used: its entry of boardclient is damaged: run boardclient login")
-
-
 def keep_secrets(profile: Profile, values: dict[str, str], token: Token) -> Token:
     """Keep secrets and a token, in the keyring if there is one. Return what the token store gets."""
-    kept = {**values, "token": token.value}
     try:
-        _keyring("set_password", profile.base_url, json.dumps(kept))
-        if _in_keyring(profile.base_url) != kept:
-            raise CredentialError("the system's keyring keeps nothing")
+        _keyring.keep_entry(profile.base_url, {**values, "token": token.value})
     except CredentialError:
+        # An earlier entry, or half of this one, must not stay behind.
+        had_entry = profile.kept_in == "keyring" or profile.is_left_in_keyring
+        profile.is_left_in_keyring = had_entry and not _is_dropped(profile.base_url)
         profile.kept_in, profile.secrets = "file", values
         return token
-    profile.kept_in, profile.secrets = "keyring", {}
+    profile.kept_in, profile.secrets, profile.is_left_in_keyring = "keyring", {}, False
     return Token("in the keyring", token.expires_at)
+
+
+def _is_dropped(base_url: str) -> bool:
+    """Delete an entry of the keyring, and return False if the keyring can't be used."""
+    try:
+        _keyring.drop_entry(base_url)
+    except CredentialError:
+        return False
+    return True
 
 
 class _KeyringTokenStore(FileTokenStore):
@@ -254,7 +222,7 @@ class _KeyringTokenStore(FileTokenStore):
 
     async def read(self, account: str, *, service: str | None = None) -> StoredToken | None:
         stored = await super().read(account, service=service)
-        value = (await asyncio.to_thread(_in_keyring, account)).get("token")
+        value = (await asyncio.to_thread(_keyring.entry_of, account)).get("token")
         return None if stored is None or value is None else attrs.evolve(stored, token=Token(value, stored.token.expires_at))
 
 
@@ -302,6 +270,7 @@ class Settings:
         if base_url is None:
             problem = f" ({profiles.problem})" if profiles.problem else ""
             raise ValueError(f"the service's address is not set{problem}: set {VARIABLES['base_url']}, or give --base-url")
+        _check_shown(base_url)
         profile = profiles.of(base_url)
         given = {"profile": {"base_url": base_url, **profile.client}, "environment": variables, "option": chosen}
         return cls(
@@ -333,7 +302,7 @@ class Settings:
             CredentialError: the keyring can't be used.
         """
         profile = self.profile
-        found = _in_keyring(profile.base_url) if profile.kept_in == "keyring" else profile.secrets
+        found = _keyring.entry_of(profile.base_url) if profile.kept_in == "keyring" else profile.secrets
         return {name: value for name, value in found.items() if name in SECRETS}
 
     def get(self, name: str) -> str | None:
@@ -420,6 +389,7 @@ class Settings:
         with changed_profiles() as profiles:
             known = profiles.of(self.base_url)
             known.client, known.kept_in, known.secrets = client, self.profile.kept_in, self.profile.secrets
+            known.is_left_in_keyring = self.profile.is_left_in_keyring
             profiles.current = known.base_url
         store, url = self.profile.token_store(), self.profile.base_url
         while not await store.publish(url, kept, await store.generation(url, service=url), service=url):
@@ -439,18 +409,36 @@ class Settings:
 
         Raises:
             ValueError: the files can't be read or written.
+            CredentialError: the keyring can't be used, and has them still. Another call tries again.
         """
         if self.profiles.problem:
             raise ValueError(self.profiles.problem)
-        if not self.profile.kept_in:
+        profile, url = self.profile, self.profile.base_url
+        if not profile.kept_in and not profile.is_left_in_keyring:
             return False
-        await self.profile.token_store().delete(self.profile.base_url, service=self.profile.base_url)
-        with contextlib.suppress(CredentialError):
-            _keyring("delete_password", self.profile.base_url)
+        await profile.token_store().delete(url, service=url)
+        left = None
+        try:
+            _keyring.drop_entry(url)
+        except CredentialError as error:
+            left = error if profile.kept_in == "keyring" or profile.is_left_in_keyring else None
         with changed_profiles() as profiles:
             known = profiles.of(self.base_url)
-            known.kept_in, known.secrets = "", {}
+            known.kept_in, known.secrets, known.is_left_in_keyring = "", {}, left is not None
+        if left is not None:
+            add_words(left, f"it has the token and the secrets of {url} still: run boardclient logout again when it can be used")
+            raise left
         return True
+
+
+def _check_shown(base_url: str) -> None:
+    """Refuse an address with a password, since addresses are shown.
+
+    Raises:
+        ValueError: it has a user or a password.
+    """
+    if "@" in base_url.partition("://")[2].partition("/")[0]:
+        raise ValueError("the service's address must hold no user and no password")
 
 
 def for_session(name: str | None) -> tuple[str, CredentialProvider]:

@@ -30,7 +30,7 @@ from boardclient._interface._responses import moment_in
 from boardclient._redaction import raises_without_frames, without_frames
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token
-from boardclient.credentials._token_exchange import AuthorizationRequest, OAuthClient
+from boardclient.credentials._token_exchange import AuthorizationRequest, OAuthClient, check_redirect
 from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_filled
 
@@ -329,6 +329,7 @@ class Renewal:
         # Before the lease and the user are asked for what could not be sent anyway.
         if self.client.authorize is not None:
             self._exchange.check_url(self.client.auth_url, "auth_url")
+            check_redirect(self.client.redirect_uri, self._exchange)
         # Four ends: another worker has published, nobody here can be asked, the lease is granted, or another renewal has just
         # failed.
         while not await self._look_for_another():

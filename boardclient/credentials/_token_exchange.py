@@ -18,13 +18,13 @@ import attrs
 
 from boardclient._guards import supplied
 from boardclient._interface import _fields
-from boardclient._interface._operations import check_root
+from boardclient._interface._operations import check_root, check_url
 from boardclient._interface._responses import Response, add_words, retry_at, status_of
 from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect
-from boardclient.models import JsonValue, check_filled, check_seconds
+from boardclient.models import JsonValue, check_filled, check_seconds, check_text
 
 _EXCHANGE_SECONDS: Final = 30.0
 """The time limit of an exchange on a session whose calls have no deadline. A renewal must end."""
@@ -68,6 +68,23 @@ def _checked_address(url: str) -> str:
     return check_root(url, "auth_url", allow_insecure=True)  # the session says whether forms may go over plain http
 
 
+def check_redirect(url: str, exchange: Exchange) -> str:
+    """Return a redirect URI if a session may use it: https, or plain http that it allows. It may have a query.
+
+    Raises:
+        ValueError: it is neither, or holds a user, a password or a fragment.
+    """
+    exchange.check_url(_without_query(url, "redirect_uri"), "redirect_uri")
+    return url
+
+
+def _without_query(url: str, name: str) -> str:
+    address, _, query = check_text(url, name).partition("?")
+    if "#" in query or not query.isprintable():
+        raise ValueError(f"{name} must hold no fragment and no control character")
+    return address
+
+
 def _given_or_own(store: TokenStore | None) -> TokenStore:
     return MemoryTokenStore() if store is None else store
 
@@ -95,6 +112,7 @@ class OAuthClient:
     def __attrs_post_init__(self) -> None:
         for name in ("client_id", "client_secret", "redirect_uri", "account"):
             check_filled(getattr(self, name), name)
+        check_url(_without_query(self.redirect_uri, "redirect_uri"), "redirect_uri", allow_insecure=True)
         for name in ("key", "login_url", "service"):
             if getattr(self, name) is not None:
                 check_filled(getattr(self, name), name)

@@ -24,11 +24,11 @@ import attrs
 from boardclient._environment import optional, required
 from boardclient._guards import Outcome, begin_in_task, result_of, supplied
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials
+from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials, is_issued_by
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore, TokenStore
-from boardclient.credentials._token_exchange import ParseToken
+from boardclient.credentials._token_exchange import ParseToken, check_redirect
 from boardclient.errors import (
     Attempt,
     BoardClientError,
@@ -230,7 +230,7 @@ class SignIn:
         self._credentials = OAuthCredentials(
             client_id=client_id,
             client_secret=client_secret,
-            redirect_uri=redirect_uri,
+            redirect_uri=check_redirect(redirect_uri, session.exchange),
             auth_url=session.exchange.check_url(auth_url, "auth_url"),
             store=MemoryTokenStore() if store is None else store,
             key=key,
@@ -457,6 +457,8 @@ class SignIn:
         if not -SKEW_SECONDS <= self._clock() - flow.begun_at <= _FLOW_SECONDS:
             raise SignInError(f"the sign-in was begun more than {_FLOW_SECONDS // 60} minutes ago: begin again", "expired")
         error, code, ended = given.get("error"), given.get("code"), (self._cookies.end_flow(flow),)
+        if not is_issued_by(given.get("iss"), self._page, self._credentials.auth_url):
+            raise SignInError("the redirect comes from another service than the sign-in went to", "failed")
         if error in _SERVICE_ERRORS:
             failure = SignInError(f"the service's consent page failed ({error})", "failed", ended)
             failure.suggested_status = TransportError.suggested_status

@@ -1,6 +1,7 @@
 """Signing in and out, where tokens are kept, what happens when they end, and what `doctor` finds."""
 
 import asyncio
+import contextlib
 import errno
 import io
 import json
@@ -16,7 +17,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import click
 import pytest
@@ -378,19 +380,74 @@ def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, bo
     assert oauth_cli("whoami").code == 0
 
 
+def locked(*_: str) -> None:
+    raise sys.modules["keyring.errors"].KeyringError("it is locked")
+
+
 def test_a_keyring_that_is_locked_is_named(oauth_cli, board_service, browser, keyring, monkeypatch) -> None:
     oauth_cli("login")
-
-    def locked(*_: str) -> None:
-        raise sys.modules["keyring.errors"].KeyringError("it is locked")
-
     monkeypatch.setattr(sys.modules["keyring"], "get_password", locked)
     oauth_cli("whoami").fails(4, "the system's keyring can't be used: it is locked; run boardclient login")
     assert oauth_cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", next(iter(board_service.rules.tokens)))
     assert oauth_cli("whoami").code == 0  # variables override what is kept
     monkeypatch.delenv("BOARDCLIENT_TOKEN")
+
+
+def test_a_logout_with_a_locked_keyring_says_what_is_left(oauth_cli, board_service, browser, keyring, monkeypatch) -> None:
+    """It ends with 1 as long as the keyring has the token, signs out of the rest, and the next one tries again."""
+    oauth_cli("login")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["keyring"], "get_password", locked)
+        for _ in range(2):
+            words = (
+                f"it is locked; it has the token and the secrets of {board_service.base_url} still: run boardclient logout again"
+            )
+            oauth_cli("logout").fails(1, words)
+        oauth_cli("whoami").fails(4, "not signed in")
+    assert keyring.keys() == {board_service.base_url}
     assert oauth_cli("logout").code == 0
+    assert keyring == {}
+    assert record(oauth_cli("logout").out)["deleted"] == "false"
+
+
+def test_a_sign_in_that_falls_back_to_the_file_leaves_no_entry_behind(
+    oauth_cli, board_service, browser, keyring, monkeypatch
+) -> None:
+    """The entry of an earlier sign-in is deleted at once, or, where the keyring is locked, by the next logout that can."""
+    oauth_cli("login")
+    module = sys.modules["keyring"]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "set_password", locked)
+        assert "mode 0600" in oauth_cli("login").out
+    assert keyring == {}
+    oauth_cli("login")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "set_password", locked)
+        patch.setattr(module, "get_password", locked)
+        assert "mode 0600" in oauth_cli("login").out
+        assert keyring
+        oauth_cli("logout").fails(1, "still")
+    assert oauth_cli("logout").code == 0
+    assert keyring == {}
+
+
+@pytest.mark.parametrize(
+    ("ring", "words"),
+    [
+        (types.SimpleNamespace(name="SecretService Keyring"), "the system's keyring (SecretService Keyring)"),
+        (type("PlaintextKeyring", (), {"file_path": "/home/ann/ring", "name": "x"})(), "plain text in /home/ann/ring"),
+        (
+            types.SimpleNamespace(name="chainer", backends=[types.SimpleNamespace(name="KWallet")]),
+            "the system's keyring (KWallet)",
+        ),
+        (types.SimpleNamespace(), "the system's keyring"),
+    ],
+)
+def test_the_keyring_is_named(oauth_cli, browser, keyring, monkeypatch, ring: object, words: str) -> None:
+    """Where the token is kept names the back end, which may be a file that others read."""
+    monkeypatch.setattr(sys.modules["keyring"], "get_keyring", lambda: ring, raising=False)
+    assert record(oauth_cli("login").out)["kept_in"] == words
 
 
 def test_a_keyring_that_keeps_nothing_is_not_used(oauth_cli, browser, keyring, monkeypatch) -> None:
@@ -758,3 +815,92 @@ def test_doctor_draws_on_a_terminal(on_a_terminal) -> None:
 def test_auth_status_says_on_a_terminal_who_is_not_signed_in(on_a_terminal) -> None:
     assert on_a_terminal("auth", "status").splitlines()[0] == "signed in"
     assert on_a_terminal("auth", "status", code=4, BOARDCLIENT_TOKEN="refused").splitlines()[0] == "not signed in"
+
+
+# --- where a sign-in listens
+
+
+def listening(port: int) -> list[str]:
+    """Return the loopback addresses that take connections."""
+    found = []
+    for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")):
+        with socket.socket(family) as probe, contextlib.suppress(OSError):
+            probe.connect((address, port))
+            found.append(address)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses"), [("localhost", ["::1", "127.0.0.1"]), ("[::1]", ["::1"]), ("127.0.0.1", ["127.0.0.1"])]
+)
+def test_a_sign_in_listens_at_each_address_of_the_name(
+    oauth_cli, board_service, monkeypatch, host: str, addresses: list[str]
+) -> None:
+    """A browser tries one address of a name after another, and another program must not be the one that it finds."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    uri, found = f"http://{host}:{port}/callback", []
+    monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", uri)
+    board_service.rules.redirect_uri = uri
+
+    def browse(address: str) -> bool:
+        found.extend(listening(port))
+        asked = dict(parse_qsl(urlsplit(address).query))
+        query = {"code": board_service.rules.new_code(challenge=asked["code_challenge"]), "state": asked["state"]}
+        threading.Thread(target=lambda: urllib.request.urlopen(f"{uri}?{urlencode(query)}").close()).start()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    assert oauth_cli("login").code == 0
+    assert found == addresses
+
+
+def test_a_sign_in_that_can_t_have_all_addresses_has_none(oauth_cli, board_service, monkeypatch) -> None:
+    """Where another program has one of them, the sign-in is refused before a browser is opened."""
+    monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail("a browser was opened"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", f"http://localhost:{port}/callback")
+        oauth_cli("login").fails(2, f"can't listen at http://localhost:{port}/callback (127.0.0.1): Address already in use")
+    assert listening(port) == []
+
+
+def test_a_sign_in_without_ipv6_listens_at_the_other_address(oauth_cli, board_service, monkeypatch) -> None:
+    """A machine that has no ::1 has no program there."""
+    monkeypatch.setattr("boardclient.cli._commands._sign_in._SECONDS", 0.0)
+    monkeypatch.setattr("webbrowser.open", lambda address: True)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_server", _without_ipv6(asyncio.BaseEventLoop.create_server))
+    monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", "http://localhost:0/callback")
+    oauth_cli("login").fails(1, "nobody came back")
+
+
+def _without_ipv6(create: Any) -> Any:
+    async def created(loop: Any, factory: Any, host: Any, *arguments: Any, **options: Any) -> Any:
+        if host == "::1":
+            raise OSError(errno.EADDRNOTAVAIL, "no such address")
+        return await create(loop, factory, host, *arguments, **options)
+
+    return created
+
+
+def test_a_redirect_of_another_issuer_signs_nobody_in(oauth_cli, board_service, monkeypatch) -> None:
+    """A redirect that names another service is refused, and the sign-in waits for its own."""
+    said = []
+
+    def browse(address: str) -> bool:
+        asked = dict(parse_qsl(urlsplit(address).query))
+        board_service.rules.redirect_uri = asked["redirect_uri"]
+        code = board_service.rules.new_code(challenge=asked["code_challenge"])
+        for issuer in ("https://evil.example", board_service.auth_url):
+            query = {"code": code, "state": asked["state"], "iss": issuer}
+            with urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(query)}") as page:
+                said.append(page.read().decode())
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browse)
+    assert oauth_cli("login").code == 0
+    assert "it comes from another service" in said[0]
+    assert "You are signed in" in said[1]

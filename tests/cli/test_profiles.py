@@ -184,13 +184,15 @@ def foreign_keyring(monkeypatch) -> types.ModuleType:
     return module
 
 
-def test_a_keyring_that_hangs_ends_a_command_with_words(cli, foreign_keyring, signed_in, board_service, monkeypatch) -> None:
+def test_a_keyring_that_hangs_ends_a_command_with_words(
+    cli, foreign_keyring, signed_in, board_service, monkeypatch, caplog
+) -> None:
     """It waits for a password that nobody can type. A token in the environment does without it."""
-    monkeypatch.setattr("boardclient.credentials._profiles._KEYRING_SECONDS", 0.0)
+    monkeypatch.setattr("boardclient.credentials._keyring._SECONDS", 0.0)
     never = threading.Event()
     foreign_keyring.get_password = lambda service, name: never.wait()
     cli("whoami").fails(4, "did not answer for 0 s: unlock it, set BOARDCLIENT_TOKEN, or run boardclient login\n")
-    assert "waiting for the system's keyring, which may ask you to unlock it" in cli("whoami").err
+    assert "waiting for the system's keyring, which may ask you to unlock it" in caplog.text
     assert cli("board", "list").code == 0
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     assert cli("whoami").code == 0
@@ -313,3 +315,23 @@ def test_profiles_that_can_t_be_read_are_not_shown_as_empty(signed_in, cli, fold
     """A token that may be kept is not said to be deleted."""
     (folder / "profiles.json").write_text("{")
     cli("--base-url", board_service.base_url, *command).fails(2, f"{folder / 'profiles.json'} can't be read")
+
+
+# --- what others may change
+
+
+def test_profiles_that_others_may_change_are_refused(cli, signed_in, folder: Path) -> None:
+    """Who can change the file of profiles sends the token to a service of their own."""
+    path = folder / "profiles.json"
+    path.chmod(0o622)
+    cli("whoami").fails(2, f"others may change {path}, which names where tokens are sent: chmod 600 {path}")
+    path.chmod(0o600)
+    assert cli("whoami").code == 0
+
+
+@pytest.mark.parametrize("command", [["whoami"], ["logout"], ["login", "--with-token"]])
+def test_an_address_with_a_password_is_refused_without_showing_it(cli, command: list[str]) -> None:
+    """What is no address of a service is not repeated."""
+    result = cli("--base-url", "https://user:very-secret@board.example", *command)
+    result.fails(2, "the service's address must hold no user and no password")
+    assert "very-secret" not in result.out + result.err

@@ -15,7 +15,7 @@ import click
 
 import boardclient
 from boardclient.cli._app import Group, argument, option
-from boardclient.cli._output import UsageError, in_words, local, note, out, show
+from boardclient.cli._output import CommandError, UsageError, in_words, local, note, out, show
 
 if TYPE_CHECKING:
     from boardclient.cli._running import Settings
@@ -107,9 +107,13 @@ def _name_of(member: boardclient.Member) -> str | None:
 async def logout(settings: Settings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 
-    The token itself stays valid at the service, whose interface shows no way to revoke it.
+    The token itself stays valid at the service, whose interface shows no way to revoke it. If the keyring is locked or gone, the
+    exit code is 1, and the next logout tries again.
     """
-    return {"service": settings.profile.base_url, "deleted": await settings.forget()}
+    try:
+        return {"service": settings.profile.base_url, "deleted": await settings.forget()}
+    except boardclient.CredentialError as error:
+        raise CommandError(str(error)) from None
 
 
 auth = commands.part("auth")
@@ -194,7 +198,12 @@ async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None
 
     boardclient run gives it to a program without showing it, and Python has AsyncSession.from_profile().
 
-    Example:  curl "$BOARDCLIENT_BASE_URL/1/members/me?token=$(boardclient auth token)"
+    Every user of the machine can read the arguments of programs, so the token goes through a pipe:
+
+    \b
+    Example:
+      boardclient auth token | sed 's/.*/data-urlencode = "token=&"/' |
+        curl -sS -G -K - "$BOARDCLIENT_BASE_URL/1/members/me"
     """
     token = await settings.usable_token()
     if sys.stdout.isatty():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import html
 import os
@@ -22,10 +23,13 @@ import attrs
 from aiohttp import web
 
 import boardclient
-from boardclient._environment import LOOPBACK
 from boardclient.cli._output import CommandError, UsageError, note
 from boardclient.cli._running import Settings
+from boardclient.credentials import is_issued_by
 
+_ADDRESSES = {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "localhost": ["::1", "127.0.0.1"]}
+"""Where a browser goes that is sent to a name of this machine."""
+_NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _SECONDS = 600.0
 _ALONE_SECONDS = 15.0
 _WAYS = ("no browser that could be opened", "no input to paste a code into")
@@ -40,13 +44,16 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boar
         UsageError: the address for the redirect can't be listened on.
         CredentialError: the service gave no token.
     """
-    answer = _Answer()
+    page = settings.get("authorize_url") or ""
+    if (registered := settings.get("redirect_uri")) is not None:
+        session.exchange.check_url(registered.partition("?")[0], "redirect_uri")
+    answer = _Answer(issuers=(page, settings.get("auth_url") or ""))
     verifier = secrets.token_urlsafe(32)
     async with _listening(settings.get("redirect_uri"), answer) as redirect_uri:
         client = settings.oauth(redirect_uri=redirect_uri)
-        address = client.consent_address(settings.get("authorize_url") or "", answer.state, code_verifier=verifier)
+        address = client.consent_address(page, answer.state, code_verifier=verifier)
         note(f"Sign in at: {address}")
-        is_local = urlsplit(redirect_uri).hostname in LOOPBACK
+        is_local = urlsplit(redirect_uri).hostname in _ADDRESSES
         paste = "The browser comes back by itself. If it can't, paste" if is_local else "Paste"
         note(f"{paste} the code, or the address at which it has ended, here.")
         answer.end_after(_SECONDS)
@@ -67,6 +74,8 @@ def _open_browser(address: str, answer: _Answer) -> None:
 class _Answer:
     """The code of one sign-in, from the browser or from the user, whichever comes first. Created in an event loop."""
 
+    issuers: tuple[str, ...]
+    """Addresses of the service, of which a redirect that names its issuer must come."""
     state: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), repr=False)
     code: asyncio.Future[str] = attrs.field(factory=lambda: asyncio.get_running_loop().create_future(), repr=False)
     _lacks: set[str] = attrs.field(factory=set)
@@ -88,6 +97,8 @@ class _Answer:
         fields = dict(parse_qsl(query))
         if not hmac.compare_digest(fields.get("state", "").encode(), self.state.encode()):
             return "This is not the answer to this sign-in: its state is another one."
+        if not is_issued_by(fields.get("iss"), *self.issuers):
+            return "This is not the answer to this sign-in: it comes from another service."
         if "code" in fields:
             self._settle(fields["code"])
             return "You are signed in. You can close this page."
@@ -114,7 +125,7 @@ class _Answer:
 async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator[str]:
     """Wait for the browser at the redirect address, by default at any free port. If it is of another host, only say it."""
     wanted = urlsplit(redirect_uri or "http://127.0.0.1:0/callback")
-    if wanted.hostname not in LOOPBACK or wanted.scheme != "http":
+    if wanted.hostname not in _ADDRESSES or wanted.scheme != "http":
         yield redirect_uri or ""
         return
 
@@ -127,12 +138,16 @@ async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator
     async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(runner.cleanup)
         await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", wanted.port or 0).start()
-        except OSError as error:
-            why = os.strerror(error.errno or 0)
-            advice = "end what listens there, or set BOARDCLIENT_REDIRECT_URI to another registered address"
-            raise UsageError(f"can't listen at {redirect_uri}: {why}; {advice}") from None
+        # On all addresses of the name: a browser tries one after another, and another program may listen at the one that is left.
+        for address in _ADDRESSES[wanted.hostname]:
+            try:
+                await web.TCPSite(runner, address, 80 if wanted.port is None else wanted.port).start()
+            except OSError as error:
+                if error.errno in _NO_SUCH_ADDRESS and len(_ADDRESSES[wanted.hostname]) > 1:
+                    continue  # a machine without IPv6, where no program listens there
+                why = os.strerror(error.errno or 0)
+                advice = "end what listens there, or set BOARDCLIENT_REDIRECT_URI to another registered address"
+                raise UsageError(f"can't listen at {redirect_uri} ({address}): {why}; {advice}") from None
         yield redirect_uri or f"http://127.0.0.1:{runner.addresses[0][1]}/callback"
 
 
