@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from boardclient._interface import _operations as operations
 from boardclient._interface._operations import Parameters, extended
 from boardclient._interface._responses import add_words
-from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Board, BoardList, Card, CardDraft, DraftLike, JsonValue, Member, Pos, check_card
@@ -107,14 +106,16 @@ class Lists(_Resource):
         board_id: str,
         pos: Pos | None = None,
         unknown: Literal["reconcile"] | None = None,
+        settle: float | None = None,
         extra_query: Parameters | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, JsonValue] | None = None,
     ) -> BoardList:
         """Add a list to a board (interface 4.2).
 
-        With `unknown="reconcile"` the lists of the board are read before, and again if the effect is unknown. The new list is
-        returned if exactly one has the name, and otherwise the error names the new lists. It is never sent twice.
+        With `unknown="reconcile"` the lists of the board are read before, and, if the effect is unknown, again `settle` seconds
+        later. The new list is returned if exactly one has the name, and otherwise the error names the new lists. It is never sent
+        twice. If the lists can't be read before, nothing is sent, and the effect of the error is NOT_SENT.
 
         Args:
             name: The name of the list.
@@ -122,6 +123,8 @@ class Lists(_Resource):
             pos: "top" or "bottom" of the board, or a text or number that the service takes besides. None (default): the service
                 decides.
             unknown: "reconcile" to look for the list if the effect is unknown. None (default): the error is raised at once.
+            settle: How many seconds the service may take to carry out a request whose response was lost. None (default): twice
+                the timeout, at least 10, or 60 without a timeout.
 
         Raises:
             NotFoundError: the board does not exist or is not accessible.
@@ -130,30 +133,13 @@ class Lists(_Resource):
         """
         request = operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos)
         request = extended(request, extra_query, extra_headers, extra_body)
-        if unknown is None:
+        if unknown is None and settle is None:
             return await self._pipeline.call(request)
         if unknown != "reconcile":
-            raise ValueError('unknown must be "reconcile" or None')
-        reading = operations.BOARD_LISTS.request(board_id)
-        before = {found.id for found in await self._pipeline.call(reading)}
-        try:
-            # No policy repeats it if its effect is unknown.
-            return await self._pipeline.call(request, CallOptions(is_of_run=True))
-        except BoardClientError as error:
-            if error.effect not in {Effect.UNKNOWN, Effect.DONE}:
-                raise
-            failure = error
-        try:
-            new = [found for found in await self._pipeline.call(reading) if found.id not in before]
-        except BoardClientError as error:
-            add_words(failure, f"the lists could not be read ({error.message})")
-            raise failure from None
-        named = [found for found in new if found.name == name]
-        if len(named) == 1:
-            return named[0]
-        shown = ", ".join(f"{found.name!r} ({found.id})" for found in new) or "none"
-        add_words(failure, f"the list may exist, and may be one of those that are new on the board: {shown}")
-        raise failure
+            raise ValueError('unknown must be "reconcile", which settle= needs, or None')
+        from boardclient.bulk._one_list import create_list
+
+        return await create_list(self._pipeline, request, name, board_id, settle)
 
     async def archive(
         self,

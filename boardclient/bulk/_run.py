@@ -278,22 +278,20 @@ def make_options(
         if not callable(marker):
             raise TypeError("marker must be True, None or a function of a draft")
         check_notified(marker, "marker")
-    check_settle(settle)
+    settle_seconds = settle_seconds_of(pipeline, settle)
     if not isinstance(probe, bool):
         raise TypeError(f"probe must be True or False, not {type(probe).__name__}")
     if not isinstance(ordered, bool):
         raise TypeError(f"ordered must be True or False, not {type(ordered).__name__}")
     check_patience(patience)
     decided = _unknown(unknown, board_id)
-    if settle is None:
-        settle = _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
     return BulkOptions(
         concurrency=concurrency,
         journal=journal,
         board_id=board_id,
         unknown=decided,
         marker=_marking(marker),
-        settle_seconds=settle,
+        settle_seconds=settle_seconds,
         probe=probe,
         ordered=ordered,
         patience=patience,
@@ -320,6 +318,14 @@ def check_patience(patience: float | None) -> None:
     """
     if patience is not None and not 0 <= check_seconds(patience, "patience") < math.inf:
         raise ValueError("patience must be a number of seconds, at least 0, or None")
+
+
+def settle_seconds_of(pipeline: Pipeline, settle: float | None) -> float:
+    """Check `settle`, and return it or its default."""
+    check_settle(settle)
+    if settle is not None:
+        return settle
+    return _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)
 
 
 def check_settle(settle: float | None) -> None:

@@ -1166,8 +1166,8 @@ async def test_the_report_of_a_job_with_batches_counts_all(world: World) -> None
 # --- a list
 
 
-async def new_list(world: World, name: str) -> BoardList:
-    return await world.session.lists.create(name, board_id=world.board_id, unknown="reconcile")
+async def new_list(world: World, name: str, settle: float = 0.0) -> BoardList:
+    return await world.session.lists.create(name, board_id=world.board_id, unknown="reconcile", settle=settle)
 
 
 async def lists(world: World) -> list[str | None]:
@@ -1184,6 +1184,39 @@ async def test_a_list_whose_response_was_lost_is_found(world: World) -> None:
 
 
 @pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_list_is_looked_for_once_it_can_not_be_created_any_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may carry out what it was sent until `settle` seconds have passed."""
+    world.service.faults.add(faults.drop(), "lists.create", call=1)
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def create_meanwhile(seconds: float, *args: Any) -> None:
+        if seconds >= 20.0:
+            waited.append(seconds)
+            await world.session.lists.create("Later", board_id=world.board_id)
+        else:
+            await sleep(seconds, *args)
+
+    monkeypatch.setattr(asyncio, "sleep", create_meanwhile)
+    found = await new_list(world, "Later", settle=20.0)
+    assert waited == [20.0]
+    assert (found.name, await lists(world)) == ("Later", ["Later", "To Do"])
+    with pytest.raises(ValueError, match="settle"):
+        await new_list(world, "Later", settle=-1.0)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_list_is_not_sent_if_the_board_refuses_to_be_read(world: World, status: int) -> None:
+    """The effect is that nothing was sent."""
+    world.service.faults.add(faults.status(status), "boards.lists")
+    with pytest.raises(BoardClientError, match="the list was not sent") as caught:
+        await new_list(world, "Later")
+    assert caught.value.effect is Effect.NOT_SENT
+    assert not world.service.calls_of("lists.create")
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
 async def test_a_list_that_is_not_found_is_not_sent_again(world: World) -> None:
     """The error names what is new on the board, or why it could not be read. Other errors are raised as they are."""
     world.service.faults.add(faults.drop(), "lists.create", call=[1, 2])
@@ -1197,8 +1230,9 @@ async def test_a_list_that_is_not_found_is_not_sent_again(world: World) -> None:
     with pytest.raises(BadRequestError):
         await new_list(world, "Later")
     options: dict[str, Any] = {"unknown": "resend"}
-    with pytest.raises(ValueError, match="unknown must be"):
-        await world.session.lists.create("Later", board_id=world.board_id, **options)
+    for wrong in (options, {"settle": 1.0}):
+        with pytest.raises(ValueError, match="unknown must be"):
+            await world.session.lists.create("Later", board_id=world.board_id, **wrong)
     assert await lists(world) == ["To Do"]
     assert len(world.service.calls_of("lists.create")) == 3
 
