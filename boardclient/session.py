@@ -325,13 +325,17 @@ class AsyncSession:
         await self.with_options(retry=None).members.me()
         return time.perf_counter() - began
 
-    def redacted(self, value: T) -> T:
+    def redacted(self, value: T, *others: str) -> T:
         """Return a value of JSON with `***` in place of the key and the token.
 
         What is passed on to others, such as the member record, may hold them. They are found as errors find them: also
         percent-encoded, and escaped as in JSON or HTML.
+
+        Args:
+            value: A text, or lists and mappings of texts.
+            others: Other secrets that are replaced as well.
         """
-        return self._pipeline.redacted(value)
+        return self._pipeline.redacted(value, others)
 
     @property
     def identity(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
 from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -87,10 +87,13 @@ class Pipeline:
         self._budgets = () if policy is None else policy.budgets
         self._sees_first = policy is not None and policy.sees_first_attempt
 
-    def redacted(self, value: T) -> T:
-        """Return a value of JSON with `***` in place of the credentials in use, and of the secret that renews them."""
+    def redacted(self, value: T, others: Iterable[str] = ()) -> T:
+        """Return a value of JSON with `***` in place of the credentials in use, of the secret that renews them, and of others."""
         known = filter(None, (self._guarded_provider.accepted, self._guarded_provider.current()))
-        secrets = [secret for one in known for secret in (one.token, one.key)] + [getattr(self.provider, "client_secret", None)]
+        secrets = [secret for one in known for secret in (one.token, one.key)] + [
+            getattr(self.provider, "client_secret", None),
+            *others,
+        ]
         forms = forms_of(secret for secret in secrets if isinstance(secret, str) and secret)
         return masked_value(value, forms) if forms else value
 

@@ -321,6 +321,11 @@ class Settings:
             return None
 
     @property
+    def shared_secrets(self) -> list[str]:
+        """The secrets of the environment, which no output may hold. Those that are kept belong to the credentials."""
+        return [value for name, value in self.values.items() if name in SECRETS]
+
+    @property
     def place(self) -> str:
         """Where the token is from that is used, in words."""
         return self.profile.place if self.token is None else "the environment"

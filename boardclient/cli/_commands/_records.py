@@ -54,7 +54,7 @@ def _shown(value: str, identifier: str) -> str:
 async def whoami(client: Client) -> Mapping[str, Any]:
     """Show the member whose token is used, with all fields that the service sends, but for what equals a credential."""
     member = await client.session.members.me()
-    return client.session.redacted({"id": member.id, **member.extra})
+    return client.session.redacted({"id": member.id, **member.extra}, *client.settings.shared_secrets)
 
 
 board_group = commands.part("board")

@@ -137,5 +137,7 @@ async def mcp(
     place = ledger or kept_ledger("mcp.ledger")
     # The interpreter's last collection takes half a second with so many modules, and hosts wait for the end.
     atexit.register(gc.freeze)
-    server = make_server(client.session, place, allow_delete=allow_delete, settle=settle, zone=zone)
+    server = make_server(
+        client.session, place, allow_delete=allow_delete, settle=settle, zone=zone, secrets=client.settings.shared_secrets
+    )
     await server.run_stdio_async()

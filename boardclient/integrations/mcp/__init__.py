@@ -7,6 +7,7 @@ reference, and a ledger answers for it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def make_server(
     allow_delete: bool = False,
     settle: float | None = None,
     zone: tzinfo | None = None,
+    secrets: Iterable[str] = (),
 ) -> MCPServer[Any]:
     """Return a server whose tools make calls of a session.
 
@@ -46,6 +48,7 @@ def make_server(
         settle: As in `cards.create`: a lost response is waited for so long, before the board is read.
         zone: The time zone of dates without an offset. None (default): that of the variable `BOARDCLIENT_TIMEZONE`, or of this
             machine.
+        secrets: Texts that no result may hold, besides the key and the token of the session.
     """
     given, observers = session._pipeline.timeout, session._pipeline.observers
     view = session.with_options(
@@ -53,4 +56,4 @@ def make_server(
         observers=[note_event] if observers is None else [observers.notify, note_event],
     )
     tools = tools_of(Work(view, os.fspath(ledger), settle))
-    return BoardServer(view, [tool for tool in tools if allow_delete or not tool.deletes], zone)
+    return BoardServer(view, [tool for tool in tools if allow_delete or not tool.deletes], zone, [*secrets])

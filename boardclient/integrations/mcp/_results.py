@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +34,8 @@ CORRECT: Final = "Correct the arguments that the error names, then make the call
 _TELL: Final = "Tell the user what the error says"
 _MOST_TRIES: Final = 3
 """After so many calls that failed alike, `next_step` no longer says that the call should be repeated."""
+_PAGE: Final = re.compile(r" \(docs/[^)]*\)")
+"""A page that an error names, which an agent can't open."""
 _REDIRECT: Final = 3
 """The first digit of the statuses that name another address."""
 
@@ -94,7 +97,7 @@ def late(seconds: float, what: str, advice: Advice, tries: int, ends_at: datetim
 def of_error(error: errors.BoardClientError, advice: Advice, tries: int) -> Result:
     """Return the result of a call that raised. `tries` says how often the same call has failed, this time included."""
     moment = None if error.retry_at is None else error.retry_at.isoformat(timespec="seconds")
-    return failed(error.effect, str(error), _next_step(error, advice, tries, moment), error.candidates, moment)
+    return failed(error.effect, _PAGE.sub("", str(error)), _next_step(error, advice, tries, moment), error.candidates, moment)
 
 
 def shown(result: Result) -> CallToolResult:

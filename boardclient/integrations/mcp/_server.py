@@ -45,12 +45,12 @@ _logger: Final = logging.getLogger("boardclient")
 class BoardServer(MCPServer[Any]):
     """An `MCPServer` with the tools of a session, beside those that a program adds."""
 
-    def __init__(self, session: AsyncSession, tools: list[Tool], zone: tzinfo | None) -> None:
+    def __init__(self, session: AsyncSession, tools: list[Tool], zone: tzinfo | None, secrets: list[str]) -> None:
         with _logging_kept():
             super().__init__(
                 "boardclient", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", middleware=[self._read_call]
             )
-        self._session, self._zone = session, zone
+        self._session, self._zone, self._secrets = session, zone, secrets
         self._own = {tool.name: tool for tool in tools}
         self._running: set[asyncio.Task[Result]] = set()
         self._continued: dict[str, Call] = {}
@@ -135,7 +135,7 @@ class BoardServer(MCPServer[Any]):
             result = results.failed(Effect.UNKNOWN, words, "Tell the user what the error says.")
         else:
             self._failures.pop(_key(tool, arguments), None)
-        return self._session.redacted(result)
+        return self._session.redacted(result, *self._secrets)
 
     def _note_failure(self, tool: Tool, arguments: Mapping[str, Any]) -> int:
         """Count the failure of a call, and return how often in a row it has failed."""
