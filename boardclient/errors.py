@@ -329,10 +329,12 @@ class CredentialError(BoardClientError):
 class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and consent is no failure
     """Report that the user of `account` has to sign in before the call can be made.
 
-    Nothing was sent. `login_url` is where the application's sign-in begins, None if the credentials have none.
+    Nothing was sent. `login_url` is where the application's sign-in begins, None if the credentials have none. `is_signed_out`
+    says that the account had a token and has none any more, since its user has signed out: a bulk run under way ends then.
     """
 
     suggested_status = 401
+    is_signed_out: bool = False
 
     def __init__(
         self,

@@ -115,7 +115,7 @@ class Hold:
 
         A request that was not sent begins a hold at once, and so does the failure of a read. Others do after five of them.
         """
-        if ends_run(error) and not (self._waits_for_consent and isinstance(error, ConsentRequired)):
+        if ends_run(error) and not (isinstance(error, ConsentRequired) and self._waits_for(error)):
             return False
         self.is_disturbed = True
         if isinstance(error, ConsentRequired):
@@ -146,6 +146,10 @@ class Hold:
             return False
         self._begin("outage")
         return True
+
+    def _waits_for(self, error: ConsentRequired) -> bool:
+        """Return True if the run waits until a user signs in: not for one who has signed out while it was under way."""
+        return self._waits_for_consent and not (error.is_signed_out and self._has_contact)
 
     def _patience(self, error: BoardClientError, *, is_read: bool) -> float:
         effect = Effect.NOT_SENT if is_read and error.effect is Effect.UNKNOWN else error.effect

@@ -281,6 +281,8 @@ class Renewal:
             pass
         except Exception as error:
             failure = self._failure_of(error)
+            if isinstance(failure, ConsentRequired):
+                failure.is_signed_out = await self._is_signed_out()
             # Three cases: another worker was faster, the user has to sign in, which may happen at any moment, or the renewal
             # failed. Without a lease the renewal has only just looked at the store. With one it may have waited for long.
             if self._may_hold_lease and await self._try_to_find_another():
@@ -310,6 +312,12 @@ class Renewal:
 
     def _consent_needed(self, login_url: str | None) -> ConsentRequired:
         return ConsentRequired(f"the user of account {self.client.account!r} has to sign in", self.client.account, login_url)
+
+    async def _is_signed_out(self) -> bool:
+        """Return True if the token was deleted: the account has none, and had one."""
+        with contextlib.suppress(CredentialError):  # that the store fails is no sign-out
+            return self._state.in_use is None and await self.store.generation() > 0
+        return False
 
     async def _look_for_another(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
