@@ -226,3 +226,15 @@ def test_a_form_of_dates_by_which_an_import_would_read_another_date_is_refused(c
     assert (code, ",31.01.27 16:00," in out, "B" in out) == (1, True, False)
     assert "card 'B'" in err
     assert "left out: its due is of a year that %d.%m.%y %H:%M does not tell" in err
+
+
+def test_an_export_tells_programs_what_it_has_written(cli, board_service: BoardService, board, tmp_path) -> None:
+    """Into a file: standard output is the rows' own otherwise."""
+    assert cli("card", "create", "A", "--list", board.todo).code == 0
+    code, out, _ = cli("export", board.board, "--output", str(tmp_path / "cards.csv"), "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {"path": str(tmp_path / "cards.csv"), "cards": 1, "left_out": 0, "archived": 0, "shortened": 0},
+    )
+    assert json.loads(cli("export", board.board, "--output", str(tmp_path / "x"), "--json=cards").out) == {"cards": 1}
+    cli("export", board.board, "--json").fails(2, "give --output, or use: boardclient board show BOARD --json")

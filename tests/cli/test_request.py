@@ -151,6 +151,17 @@ def test_a_pasted_address_is_taken_for_its_identifier(cli, board_service: BoardS
     assert cli("export", seeded.url).out.count("Book the hall") == 1
 
 
+def test_the_address_of_a_board_gives_it_a_name(cli, seeded: SeededBoard) -> None:
+    assert cli("board", "name", f"{seeded.url}/roadmap", "Trip").out == f"id\t{seeded.id}\nname\tTrip\n"
+    assert json.loads(cli("board", "show", "Trip", "--json").out)["id"] == seeded.id
+
+
+def test_a_row_is_not_settled_with_an_address(cli, tmp_path: Path) -> None:
+    """A journal asks no service, which alone could tell the identifier in it."""
+    line = ("journal", "resolve", str(tmp_path / "j"), "r-1", "--card", "https://app.example/c/1")
+    cli(*line).fails(2, "--card is an address: give the card's identifier alone, which ends at the next slash")
+
+
 def test_an_address_without_an_identifier_says_where_that_ends(cli, board_service: BoardService, seeded: SeededBoard) -> None:
     """And so does one with two."""
     cli("board", "show", "https://app.example/help/boards").fails(

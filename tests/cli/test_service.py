@@ -1,6 +1,7 @@
 """The tour and the service alone, with the shipped cards."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,13 @@ def test_the_demo_imports_cards_across_an_expired_token(bare_cli) -> None:
     assert "created 210, failed 0, unknown 0" in out
     assert "the token expired. For all 401s the application was asked for 1 new code." in out
     assert "Icebox (" in out
+
+
+def test_the_demo_can_be_read_by_programs(bare_cli) -> None:
+    """Standard output has the object of its import alone."""
+    code, out, err = bare_cli("demo", "--json", "created,failed")
+    assert (code, json.loads(out)) == (0, {"created": 210, "failed": 0})
+    assert "the token expired" in err
 
 
 class Served:
@@ -103,3 +111,15 @@ def test_a_taken_port_is_reported_on_one_line(bare_cli) -> None:
         port = taken.getsockname()[1]
         code, out, err = bare_cli("serve", "--port", str(port))
     assert (code, out, err) == (2, "", f"boardclient: error: can't listen on port {port}: Address already in use\n")
+
+
+def test_serve_prints_the_environment_as_json(served) -> None:
+    """On one line, for programs that start it."""
+
+    async def visit(service: BoardService) -> None:
+        pass
+
+    (code, out, _), service = served(visit, "--json")
+    assert (code, json.loads(out)) == (143, dict(service.environment))
+    (_, out, _), service = served(visit, "--json", "BOARDCLIENT_BASE_URL")
+    assert json.loads(out) == {"BOARDCLIENT_BASE_URL": service.base_url}

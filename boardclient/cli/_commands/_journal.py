@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from boardclient.cli._addresses import is_address
 from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
 from boardclient.cli._commands._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, settled
 from boardclient.cli._output import CommandError, NotProvenError, first_lines, note, out, plural, quoted, show, show_all
@@ -85,6 +86,8 @@ class Resolving:
         named = [name for name in (self.row, self.number, self.position, self.reference) if name is not None]
         if len(named) > 1:
             raise click.UsageError("name the row once: ROW, --row, --position or --reference")
+        if self.card_id is not None and is_address(self.card_id):
+            raise click.UsageError("--card is an address: give the card's identifier alone, which ends at the next slash")
         if not named and (self.card_id is not None or self.absent):
             raise click.UsageError("--card and --absent settle one row: give ROW")
         if named and ((self.card_id is None) is not self.absent or self.accept):

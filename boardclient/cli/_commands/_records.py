@@ -116,12 +116,17 @@ async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None
 
 @board_group.runs("name", "board named", "id", "name", needs="settings")
 async def board_name(settings: Settings, board_id: str = argument("BOARD_ID"), name: str = argument("NAME")) -> Mapping[str, Any]:
-    """Let commands on this machine know a board by a name. Nothing is sent.
+    """Let commands on this machine know a board by a name. Nothing is sent, but to look for the identifier in an address.
 
     Args:
-        board_id: The board's identifier.
+        board_id: The board's identifier, or the address of its page.
         name: The name by which commands on this machine know it.
     """
+    from boardclient.cli._addresses import identifier_in, is_address
+
+    if is_address(board_id):
+        async with settings.session(settings.credentials()) as session:
+            board_id = await identifier_in(board_id, "board", session.boards.lists)
     settings.learn(board_id, name)
     return {"id": board_id, "name": name}
 
@@ -257,9 +262,13 @@ async def card_label(client: Client, card: str = _card, label: str = argument("L
     return {"id": card_id, "label": label}
 
 
-@commands.runs("export", board=board_argument)
+_EXPORTED = ("path", "cards", "left_out", "archived", "shortened")
+
+
+@commands.runs("export", None, *_EXPORTED, board=board_argument)
 async def export(
     client: Client,
+    fields: tuple[str, ...] | None,
     output: Path | None = option(type=FilePath(), metavar="PATH", show_default="stdout"),
     delimiter: str = option(type=click.Choice([",", ";", "\t", "|"]), default=",", metavar="CHAR", show_default=True),
     bom: bool = option(is_flag=True),
@@ -308,6 +317,8 @@ async def export(
     from boardclient.cli._names import of_lists
     from boardclient.credentials._profiles import replace_file
 
+    if fields is not None and output is None:
+        raise UsageError("--json tells what was written to a file: give --output, or use: boardclient board show BOARD --json")
     date_formats = [] if date_format is None else [date_format]
     check_formats(date_formats, zone)
     board_id = client.board_id()
@@ -329,9 +340,13 @@ async def export(
             out(line)
     else:
         click.echo(data, nl=False)
+    left = len(cards) - written.number - len(strays)
+    if fields is not None:
+        counts = {"cards": written.number, "left_out": len(strays), "archived": left, "shortened": written.shortened}
+        show("", {"path": str(output), **counts}, fields)
     for stray in strays:
         note(stray, fg="red")
-    if left := len(cards) - written.number - len(strays):
+    if left:
         note(f"cards of archived lists that are left out: {left}")
     if written.shortened:
         note(f"due dates of which {date_format} leaves a part out: {written.shortened}")

@@ -8,8 +8,8 @@ import shlex
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from boardclient.cli._app import Group, Number, WholeNumber, option, timezone_option
-from boardclient.cli._output import UsageError, note, out, plural
+from boardclient.cli._app import Group, Number, WholeNumber, json_option, option, timezone_option
+from boardclient.cli._output import UsageError, note, out, plural, show
 
 if TYPE_CHECKING:
     from boardclient import AuthorizationRequest
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 commands = Group("service")
 
 _FIRST_ERROR_STATUS = 400
+_SETTINGS = ("BASE_URL", "AUTH_URL", "AUTHORIZE_URL", "KEY", "TOKEN", "CLIENT_ID", "CLIENT_SECRET", "REDIRECT_URI")
+_ENVIRONMENT = tuple(f"BOARDCLIENT_{name}" for name in _SETTINGS)
 _MEMBERS = ("Ada Lovelace", "Alan Turing")
 _CARDS_SHOWN = 6
 _CARDS_UNTIL_EXPIRY = 25
@@ -28,6 +30,7 @@ _CARDS_UNTIL_EXPIRY = 25
 async def serve(
     port: int = option(type=WholeNumber(0, 65535), default=0, metavar="N", show_default="any free one"),
     redirect_uri: str = option(default="http://127.0.0.1:8000/callback", metavar="URI", show_default=True),
+    fields: tuple[str, ...] | None = json_option(*_ENVIRONMENT),
 ) -> None:
     """Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.
 
@@ -55,7 +58,9 @@ async def serve(
             # asyncio's own words say the address again.
             raise UsageError(f"can't listen on port {port}: {os.strerror(error.errno or 0)}") from None
         # The credentials are made for this run and are of no use elsewhere, so they may be printed.
-        for name, value in service.environment.items():
+        if fields is not None:
+            show("", service.environment, fields)
+        for name, value in service.environment.items() if fields is None else ():
             print(f"export {name}={shlex.quote(value)}")
         print(end="", flush=True)
         note(f"Serving the members {', '.join(_MEMBERS)} until SIGINT or SIGTERM.")
@@ -71,7 +76,7 @@ def _log(call: Call) -> None:
 
 
 @commands.runs("demo", needs="nothing")
-async def demo() -> None:
+async def demo(fields: tuple[str, ...] | None = json_option(takes_any=True)) -> None:
     """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
     from importlib.resources import as_file, files
 
@@ -83,6 +88,8 @@ async def demo() -> None:
     from boardclient.testing import BoardService
 
     asked, created = list[object](), itertools.count(1)
+    tell = out if fields is None else note
+    as_json = [] if fields is None else [f"--json={','.join(fields)}"]
 
     async def authorize(request: AuthorizationRequest) -> str:
         """Stand for an application whose user consents at once."""
@@ -97,17 +104,18 @@ async def demo() -> None:
         BoardService(port=0, on_call=expire_midway) as service,
         service.session(service.oauth_credentials(authorize=authorize)) as session,
     ):
-        out(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
+        tell(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
         board = await session.boards.create("Demo", default_lists=True)
         await session.lists.create("Icebox", board_id=board.id, pos="bottom")
-        out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
+        tell(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-            options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id]).params)
+            options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id, *as_json]).params)
             await import_file(Client(session, load(base_url=service.base_url), board.id), file, options)
         renewed = plural(len(asked) - 1, "new code")
-        out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
-        lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
-        _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
+        tell(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
+        if fields is None:
+            lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
+            _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
 
 
 @commands.runs("mcp")
