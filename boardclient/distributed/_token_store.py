@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from typing import Final
 
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
+from boardclient.credentials._file_store import absolute_path, check_file, check_folder
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, changed
 from boardclient.errors import CredentialError, JournalError
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database, Tables
@@ -16,7 +18,13 @@ _TOKENS: Final = (
     "CREATE TABLE IF NOT EXISTS boardclient_tokens (account TEXT PRIMARY KEY, generation {int} NOT NULL, deletion {int} NOT NULL,"
     " token TEXT, expires_at TEXT, holder TEXT, since {float} NOT NULL, until {float} NOT NULL)"
 )
-_TABLES: Final = Tables((_TOKENS,))
+_OF_SERVICES: Final = (
+    "CREATE TABLE IF NOT EXISTS boardclient_service_tokens (account TEXT NOT NULL, service TEXT NOT NULL,"
+    " generation {int} NOT NULL, deletion {int} NOT NULL,"
+    " token TEXT, expires_at TEXT, holder TEXT, since {float} NOT NULL, until {float} NOT NULL,"
+    " PRIMARY KEY (account, service))"
+)
+_TABLES: Final = Tables((_TOKENS, _OF_SERVICES))
 _EMPTY: Final = (
     "INSERT INTO boardclient_tokens (account, generation, deletion, since, until) VALUES (?, 0, 0, 0.0, 0.0)"
     " ON CONFLICT DO NOTHING"
@@ -24,9 +32,21 @@ _EMPTY: Final = (
 _FIND: Final = (
     "SELECT generation, deletion, token, expires_at, holder, since, until FROM boardclient_tokens WHERE account = ? {for update}"
 )
+"""The row of no service, which earlier versions wrote. It is there for each account: to lock it is to lock the account."""
+_FIND_OF_SERVICES: Final = (
+    "SELECT service, generation, deletion, token, expires_at, holder, since, until FROM boardclient_service_tokens"
+    " WHERE account = ?"
+)
 _STORE: Final = (
     "UPDATE boardclient_tokens SET generation = ?, deletion = ?, token = ?, expires_at = ?, holder = ?, since = ?, until = ?"
     " WHERE account = ?"
+)
+_STORE_OF_SERVICE: Final = (
+    "INSERT INTO boardclient_service_tokens (generation, deletion, token, expires_at, holder, since, until, account, service)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (account, service) DO UPDATE SET generation = excluded.generation, deletion = excluded.deletion,"
+    " token = excluded.token, expires_at = excluded.expires_at, holder = excluded.holder, since = excluded.since,"
+    " until = excluded.until"
 )
 
 
@@ -42,39 +62,50 @@ class SqlTokenStore(AccountStore):
         url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
 
     Raises:
-        CredentialError: the database can't be used. Each method may raise it.
+        CredentialError: the database can't be used, or other users may read or replace its file, as for `FileTokenStore`. Each
+            method may raise it.
         ValueError: the URL can't be used, or holds a password.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self._database = Database(url, keeps_connections=False)
+        self._path = absolute_path(url) if self._database.is_file else None
+        if self._path is not None:
+            check_folder(self._path.parent)
         self._is_ready = False
 
     @raises_without_frames
     async def _change(self, account: str, service: str | None, change: Change[T]) -> T:
-        account = f"{service} {account}" if service else account
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):  # it is created with mode 0600
+                check_file(self._path, self._path.lstat())
         try:
             if not self._is_ready:
                 await self._database.create(_TABLES)
                 self._is_ready = True
             # A step tells by what it finds whether it was done before: the end of a transaction that was lost says nothing.
-            return await self._database.change(lambda connection: self._step(connection, account, change), is_repeatable=False)
+            step = partial(self._step, account=account, service=service, change=change)
+            return await self._database.change(step, is_repeatable=False)
         except JournalError as error:
             why = error.message.replace("the ledger", "the token store").partition(": run again")[0]
         raise CredentialError(why)
 
-    def _step(self, connection: Connection, account: str, change: Change[T]) -> T:
+    def _step(self, connection: Connection, account: str, service: str | None, change: Change[T]) -> T:
         connection.run(_EMPTY, account)
-        row = connection.one(_FIND, account)
-        known = None
+        rows = [("", *connection.one(_FIND, account)), *connection.fetch(_FIND_OF_SERVICES, account)]
+        found: dict[str, AccountRecord] | None = None
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            known = AccountRecord.from_row(*row)
-        if known is None:
+            found = {name: AccountRecord.from_row(*row) for name, *row in rows}
+        if found is None:
             raise CredentialError(f"the token store {self._database.where} is damaged: delete the row of its account")
+        known = {name: record for name, record in found.items() if name or record != AccountRecord()}
         # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
-        result, changed = change(known, connection.now())
-        if changed is not known:
-            connection.run(_STORE, *changed.to_row(), account)
+        result, after = changed(known, service, change, connection.now())
+        if "" in known and "" not in after:
+            connection.run(_STORE, *AccountRecord().to_row(), account)
+        for name, record in after.items():
+            if record is not known.get(name):
+                connection.run(_STORE_OF_SERVICE if name else _STORE, *record.to_row(), account, *filter(None, [name]))
         return result
 
     def __reduce__(self) -> tuple[type[SqlTokenStore], tuple[str]]:

@@ -44,8 +44,9 @@ class TestSqlTokenStore(Suite):
         return type(self).store
 
     async def pass_time(self, seconds: float) -> None:
-        shift = "UPDATE boardclient_tokens SET since = since - ?, until = until - ?"
-        await self.store._database.change(lambda connection: connection.run(shift, seconds, seconds))
+        for table in ("boardclient_tokens", "boardclient_service_tokens"):
+            shift = f"UPDATE {table} SET since = since - ?, until = until - ?"
+            await self.store._database.change(lambda connection, sql=shift: connection.run(sql, seconds, seconds))
 
 
 class TestEncrypted(TestSqlTokenStore):
@@ -86,6 +87,7 @@ async def test_sessions_of_several_workers_renew_once(ledger: str) -> None:
 async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
     """Neither in its message nor in the frames of its traceback."""
     (tmp_path / "tokens").write_bytes(b"no database " * 500)
+    (tmp_path / "tokens").chmod(0o600)
     store = SqlTokenStore(tmp_path / "tokens")
     secret = "-".join(["very", "secret"])
     with pytest.raises(CredentialError, match=r"the token store .* can't be used") as caught:
@@ -155,3 +157,38 @@ async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
     await store._database.change(lambda connection: connection.run("UPDATE boardclient_tokens SET token = NULL"))
     with pytest.raises(CredentialError, match="is damaged"):
         await store.read("a")
+
+
+async def test_a_token_without_a_service_is_taken_over_once(ledger: str) -> None:
+    """A row of an earlier version belongs to the first service that looks for the account, also where two look at once."""
+    store = SqlTokenStore(ledger)
+    assert await store.publish("ann", Token("old"), 0, service="") is not None
+    names = [f"https://{number}.example" for number in range(4)]
+    found = await asyncio.gather(*(SqlTokenStore(ledger).read("ann", service=name) for name in names))
+    (first,) = [(name, stored) for name, stored in zip(names, found, strict=True) if stored is not None]
+    assert first[1].token == Token("old")
+    assert await store.read("ann") == await store.read("ann", service=first[0]) == first[1]
+    assert await store.read("ann", service="") is None
+    await store.delete("ann", service=first[0])
+    assert await store.read("ann") is None
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "folder"])
+async def test_a_file_that_others_may_read_or_replace_is_refused(tmp_path: Path, kind: str) -> None:
+    """What `FileTokenStore` refuses is no place for a database of tokens either."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    place = folder / "tokens"
+    if kind == "folder":
+        folder.chmod(0o777)
+        with pytest.raises(CredentialError, match=r"others may change files in .*: chmod go-w"):
+            SqlTokenStore(place)
+        return
+    assert await SqlTokenStore(place).publish("ann", Token("t"), 0) is not None
+    if kind == "file":
+        place.chmod(0o644)
+    else:
+        place = folder / "link"
+        place.symlink_to(folder / "tokens")
+    with pytest.raises(CredentialError, match="others may use .*: chmod 600" if kind == "file" else "is a symbolic link"):
+        await SqlTokenStore(place).read("ann")
