@@ -181,6 +181,36 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
     assert error.retry_after == seconds
 
 
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7", "retry-after-ms": "500"}, 7.0),
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"retry-after-ms": "soon"}, None),
+        ({"RateLimit": '"default";r=0;t=30'}, 30.0),
+        ({"RateLimit": '"burst";r=5;t=1, "daily";r=0;t=40'}, 40.0),
+        ({"RateLimit": '"default";r=3;t=30'}, None),
+        ({"RateLimit": '"default";r=0'}, None),
+        ({"RateLimit-Remaining": "0", "RateLimit-Reset": "12"}, 12.0),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "12"}, 12.0),
+        ({"X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "12"}, None),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "tomorrow"}, None),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW) + 20)}, 20.0),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW) + 20), "Date": http_date(NOW + 5)}, 15.0),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW) - 20)}, 0.0),
+    ],
+)
+def test_other_fields_say_how_long_to_wait_where_retry_after_does_not(headers: dict[str, str], seconds: float | None) -> None:
+    """Of a refusal with 429. They are hints: rubbish is ignored, and no other status is held up by a count."""
+    error = interpret(READS[0], raw_response(429, b"", headers), NOW)
+    assert isinstance(error, RateLimitError)
+    assert error.retry_after == pytest.approx(seconds)
+    failed = interpret(READS[0], raw_response(503, b"", headers), NOW)
+    assert isinstance(failed, ApiError)
+    is_count = any(name.lower().startswith(("ratelimit", "x-ratelimit")) for name in headers)
+    assert failed.retry_after == pytest.approx(None if is_count else seconds)
+
+
 @settings(deadline=None)
 @given(TEXT | st.builds(http_date, st.floats(0, 2**37)), TEXT | st.just(""), st.floats(0, 2**40))
 @example("Mon, 01 Jan 0001 00:00:00 +9999", "Fri, 31 Dec 9999 23:59:59 -9999", 0.0)

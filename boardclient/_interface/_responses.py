@@ -218,7 +218,8 @@ def response_of(response: RawResponse, line: str) -> Response:
 
 def api_error(line: str, response: RawResponse, now: float, host: str) -> ApiError:
     """Return the error of an unsuccessful response. Its credentials are redacted."""
-    meaning, asked = status_of(response.status), retry_after(response.headers, now)
+    meaning = status_of(response.status)
+    asked = asked_pause(response.headers, now, is_throttling=meaning.is_throttling)
     body = response.body[:BODY_KEPT_BYTES]
     wait = "" if asked is None else f"it asks to wait {asked:g} s"
     parts = [
@@ -247,8 +248,44 @@ def moment_in(seconds: float, now: float | None = None) -> datetime:
 
 def retry_at(status: int, headers: Mapping[str, str], now: float) -> datetime | None:
     """Return from when on a service accepts a request again that it refused or failed. None if it does not say."""
-    asked = retry_after(headers, now) if status_of(status).is_overload else None
+    meaning = status_of(status)
+    asked = asked_pause(headers, now, is_throttling=meaning.is_throttling) if meaning.is_overload else None
     return None if asked is None else moment_in(asked, now)
+
+
+_COUNTS: Final = (("RateLimit-Remaining", "RateLimit-Reset"), ("X-RateLimit-Remaining", "X-RateLimit-Reset"))
+_LONGEST_RESET: Final = 1e8
+"""A larger number is a time since 1970, in seconds, and no number of seconds to wait."""
+
+
+def asked_pause(headers: Mapping[str, str], now: float, *, is_throttling: bool) -> float | None:
+    """Return the seconds for which a response asks to wait: what `Retry-After` says, or else what other fields say.
+
+    These are `retry-after-ms` and, of a 429 (`is_throttling`), the time until requests are left again: `RateLimit` as in
+    https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/, and its earlier forms. A service need send none.
+    """
+    asked = retry_after(headers, now)
+    if asked is None:
+        milliseconds = _number(headers.get("retry-after-ms", ""))
+        asked = None if milliseconds is None else milliseconds / 1000
+    if asked is not None or not is_throttling:
+        return asked
+    for value in headers.get("RateLimit", "").split(","):  # "default";r=0;t=30
+        parameters = dict(part.strip().partition("=")[::2] for part in value.split(";")[1:])
+        if _number(parameters.get("r", "")) == 0:
+            return _number(parameters.get("t", ""))
+    for remaining, reset in _COUNTS:
+        if _number(headers.get(remaining, "")) == 0 and (seconds := _number(headers.get(reset, ""))) is not None:
+            return seconds if seconds < _LONGEST_RESET else max(0.0, seconds - (_http_date(headers.get("Date", "")) or now))
+    return None
+
+
+def _number(value: str) -> float | None:
+    """Return a number that is not negative. None if it is none."""
+    value = value.strip()
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", value):
+        return None
+    return float(value)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
