@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from boardclient.distributed._parts import COMMIT_SIZE, PartLease, PartLedger, claim
+from boardclient.distributed._tables import events, insert_event, parts, read_states
+from boardclient.store._alchemy import Database
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from boardclient import Card, CardDraft
@@ -31,9 +34,6 @@ from boardclient._pace._shared import Message, Store
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan
-from boardclient.distributed._parts import COMMIT_SIZE, PartLease, PartLedger, claim
-from boardclient.distributed._tables import events, insert_event, parts, read_states
-from boardclient.store._alchemy import Database
 from boardclient.testing import BoardService, faults
 
 _CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000

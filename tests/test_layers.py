@@ -16,7 +16,7 @@ _LEVELS = [
     set[str](),  # every part that is not named below
     {"_transport"},  # stands on the errors alone: it knows nothing of calls and operations
     {"_interface"},
-    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk", "distributed"},
+    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk", "store", "distributed"},
     {"session"},
     {"web"},
     {"integrations", "cli"},

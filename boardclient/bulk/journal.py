@@ -100,20 +100,20 @@ class JournalRow:
         seq: The number of the row, from 1, in the order of logging.
         key: The draft's reference, or its position in the input, from 0.
         content: What was sent, in the form in which it is compared, without a marker.
-        marker: The marker that `marker=True` puts before and behind its description.
-        run: The number of the run that logged it last, from 1. 0 if its card was on the board before the first run, or was
-            adopted (`adopt`).
         state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
         detail: The card's id if it is "done" or "undone", otherwise the reason, or None if there is none.
+        marker: The marker that `marker=True` puts before and behind its description.
+        run: The number of the run of a journal that logged it last, from 1. 0 if its card was on the board before the first run,
+            or was adopted (`adopt`), and in a ledger.
     """
 
     seq: int
     key: RowKey
     content: Content
-    marker: str
-    run: int
     state: RowState
     detail: str | None
+    marker: str = ""
+    run: int = 0
 
 
 @attrs.frozen
@@ -285,19 +285,24 @@ def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
     with journal.guarded():
         cards = dict(journal.connection.execute(_RESEMBLING).fetchall())
         rows = _select(journal.connection, journal.meta.secret, IN_DOUBT, limit=-1)
-        candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
-        highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
-        likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}
-        for one in chain.from_iterable(candidates):
-            highest[one.card_id, one.likeness] += one.likeness == likeness[one.card_id]
         done = journal.connection.execute("SELECT detail FROM outcomes WHERE state = 'done'")
-        taken = {card_id for (card_id,) in done if card_id in likeness}
+        return suggested(rows, cards, (card_id for (card_id,) in done))
+
+
+def suggested(rows: Sequence[JournalRow], cards: Mapping[int, str], taken: Iterable[str]) -> list[UnknownRow]:
+    """Return rows in doubt beside the cards that may be theirs, by the rows' numbers. Those `taken` are other rows'."""
+    candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
+    highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
+    likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}
+    for one in chain.from_iterable(candidates):
+        highest[one.card_id, one.likeness] += one.likeness == likeness[one.card_id]
+    others = {card_id for card_id in taken if card_id in likeness}
     unknown = []
     for row, found in zip(rows, candidates, strict=True):
         best = next(iter(found), None)
         if best is not None:
             is_clear = highest[best.card_id, best.likeness] == 1 and all(one.likeness < best.likeness for one in found[1:2])
-            best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in taken else None
+            best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in others else None
         unknown.append(UnknownRow(row=row, candidates=found, suggestion=best))
     return unknown
 

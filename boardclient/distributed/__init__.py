@@ -7,21 +7,29 @@ for part in job.parts:            # each as a task of any engine, any number of 
 print(await report(job))
 ```
 
-It needs the extra `workers`. docs/distributed.md is its guide.
+A ledger in a file needs no extra, one on PostgreSQL the extra `postgres`. docs/distributed.md is its guide.
 """
 
-from boardclient._environment import requires_extra
-
-with requires_extra("workers", "boardclient.distributed"):
-    from boardclient.distributed._plan import Job, open_job, plan, plan_many
-    from boardclient.distributed._status import PartStatus, drain, report, resolve, results, status, unknown_rows
-    from boardclient.distributed._token_store import SqlTokenStore
-    from boardclient.distributed._work import import_batch, import_batch_now, import_part, import_part_now, reconcile
+from boardclient.distributed._jobs import Job, open_job, plan, plan_many
+from boardclient.distributed._status import (
+    PartStatus,
+    accept_suggestions,
+    drain,
+    report,
+    resolve,
+    results,
+    resume,
+    status,
+    unknown_rows,
+)
+from boardclient.distributed._token_store import SqlTokenStore
+from boardclient.distributed._work import import_batch, import_batch_now, import_part, import_part_now, reconcile
 
 __all__ = [
     "Job",
     "PartStatus",
     "SqlTokenStore",
+    "accept_suggestions",
     "drain",
     "import_batch",
     "import_batch_now",
@@ -34,6 +42,7 @@ __all__ = [
     "report",
     "resolve",
     "results",
+    "resume",
     "status",
     "unknown_rows",
 ]

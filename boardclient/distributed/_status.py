@@ -5,36 +5,58 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import attrs
-import sqlalchemy as sa
 
 from boardclient.bulk import BulkReport, CardResult
-from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._life import IN_DOUBT, check_row
-from boardclient.bulk.journal import JournalRow, UnknownRow
-from boardclient.distributed._parts import PartLedger, claim, is_free, worker_name
-from boardclient.distributed._plan import Job, check_job
-from boardclient.distributed._tables import CLOSING, State, count_of, jobs, load_audit, load_rows, parts, read_states
+from boardclient.bulk._content import Content
+from boardclient.bulk._life import IN_DOUBT, Outcome, check_row
+from boardclient.bulk.journal import JournalRow, UnknownRow, suggested
+from boardclient.distributed._jobs import Job, check_job
+from boardclient.distributed._leases import LEASE_SECONDS, claim, worker_name
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft, check_identifier
-from boardclient.store._alchemy import Database, checked_location, takes_location
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database
+from boardclient.store._location import checked_location, takes_location
+from boardclient.store._rows import (
+    LOGGED_ROWS,
+    OF_ROWS,
+    OPEN_ROWS,
+    PLACES,
+    StoredRow,
+    close_part,
+    first_of,
+    rows_by_number,
+    rows_by_reference,
+)
+from boardclient.store._tables import LEDGER, load_audit, load_cards
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 """A job, several, or all of a ledger."""
-_LEASE_SECONDS: Final = 30.0
-"""How long a person's word on a row may take."""
+_ABSENT: Final = "absent, as a person has settled"
+_PAGE: Final = 1000
+_LONGEST_SECONDS: Final = 1e9
+"""Times further apart are not of the same boot of a machine."""
+_OPEN_COUNTS: Final = (
+    "SELECT p.part, {state} AS state, count(*) AS number FROM boardclient_parts AS p"
+    " JOIN boardclient_rows AS r ON r.seq >= p.part * 4294967296 AND r.seq < (p.part + 1) * 4294967296"
+    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+    " WHERE p.job {in ?} AND p.in_doubt IS NULL AND p.epoch > 0 GROUP BY 1, 2"
+)
+"""Parts that are closed have their counts."""
 
 
 @attrs.frozen(kw_only=True)
 class PartStatus:
-    """How far a part is. `part` is -1 for the closing part, which reconciles what the others left in doubt.
+    """How far a part is.
 
     Attributes:
-        part: The number of the part.
-        key: The key of its batch. Of a job that was planned, it is the number.
+        part: The number of the part in the ledger.
+        key: The key of its batch. Of a job that was planned, it is the number that `import_part` takes.
         job: The name of its job.
         state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
         owner: The worker that holds it, or held it last.
@@ -76,31 +98,53 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     given = _jobs_in(ledger)
     already = sum(job.already for job in given)
     planned_at = min((job.planned_at for job in given), default=0.0)
-    async with of_ledger(ledger, name) as (database, names):
-        added = [sa.func.sum(parts.c[one]) for one in ("done", "failed", "in_doubt", "requests", "rejected")]
-        is_counted = parts.c.ended_at > planned_at
-        times = sa.func.min(parts.c.began_at).filter(is_counted), sa.func.max(parts.c.ended_at).filter(is_counted)
-        columns = [sa.func.coalesce(column, 0) for column in (*added, *times)]
-        (found,) = await database.read(sa.select(*columns).where(parts.c.job.in_(names)))
-        done, failed, in_doubt, requests, rejected, began_at, ended_at = tuple(found)
-        stored = await database.read(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))
-    audits: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
-    failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
-    left = [card for values in audits for card in values.pop("probes", [])]
-    seconds = max(0.0, ended_at - max(began_at, planned_at))
-    return BulkReport(
-        created=int(done) - already,
-        already=already,
-        failed=int(failed),
-        unknown=int(in_doubt),
-        seconds=seconds,
-        rate=(int(done) - already) / seconds if seconds else 0.0,
-        requests=int(requests),
-        rejected=int(rejected),
-        audit=load_audit(audits) if audits and all(audits) else None,
-        audit_error=BoardClientError(failures[0]) if failures else None,
-        probes=tuple(Card(card_id, name, list_id=list_id) for _, card_id, name, list_id, *_ in left),
+    statement = (
+        "SELECT coalesce(sum(done), 0) AS done, coalesce(sum(failed), 0) AS failed, coalesce(sum(in_doubt), 0) AS in_doubt,"
+        " coalesce(sum(requests), 0) AS requests, coalesce(sum(rejected), 0) AS rejected, coalesce(sum(seconds), 0.0) AS seconds,"
+        " coalesce(min(CASE WHEN ended_at > ? THEN began_at END), 0.0) AS began_at, coalesce(max(ended_at), 0.0) AS ended_at"
+        " FROM boardclient_parts WHERE job {in ?}"
     )
+
+    def read(connection: Connection) -> tuple[Any, Mapping[int, Mapping[str, int]], list[Any]]:
+        audits = connection.fetch("SELECT audit FROM boardclient_jobs WHERE job {in ?}", numbers)
+        return connection.one(statement, planned_at, numbers), _open_counts(connection, numbers), audits
+
+    async with of_ledger(ledger, name) as (database, found_jobs):
+        numbers = list(found_jobs.values())
+        found, open_parts, stored = await database.query(read)
+    counts = {name: int(getattr(found, name)) for name in ("done", "failed", "in_doubt")}
+    for of_part in open_parts.values():
+        for state, number in of_part.items():
+            counts[state] += number
+    ends: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
+    failures = [end["audit_error"] for end in ends if "audit_error" in end]
+    seconds = max(0.0, float(found.ended_at) - max(float(found.began_at), planned_at))
+    seconds = float(found.seconds) if seconds > _LONGEST_SECONDS else seconds
+    created = max(0, counts["done"] - already)
+    return BulkReport(
+        created=created,
+        already=min(already, counts["done"]),
+        failed=counts["failed"],
+        unknown=counts["in_doubt"],
+        seconds=seconds,
+        rate=created / seconds if seconds else 0.0,
+        requests=int(found.requests),
+        rejected=int(found.rejected),
+        audit=load_audit([end["audit"] for end in ends]) if ends and all("audit" in end for end in ends) else None,
+        audit_error=BoardClientError(failures[0]) if failures else None,
+        probes=tuple(card for end in ends for card in load_cards(end.get("probes", ()))),
+    )
+
+
+def _open_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str, int]]:
+    """Return the counts of parts that have none of their own, since they are not closed."""
+    counts: dict[int, dict[str, int]] = {}
+    for part, state, number in connection.fetch(_OPEN_COUNTS, jobs):
+        name = "in_doubt" if state in IN_DOUBT else state
+        if name in {"done", "failed", "in_doubt"}:
+            of_part = counts.setdefault(int(part), dict.fromkeys(("done", "failed", "in_doubt"), 0))
+            of_part[name] += int(number)
+    return counts
 
 
 @takes_location
@@ -110,47 +154,68 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
-    async with of_ledger(ledger, name) as (database, names):
-        is_held = sa.not_(is_free).label("is_held")
-        columns = [column for column in parts.c if column.name not in {"rows", "digest"}]
-        wanted = sa.select(*columns, is_held).where(parts.c.job.in_(names)).order_by(parts.c.job, parts.c.first)
-        found = await database.read(wanted)
-    return [
-        PartStatus(
-            job=part.job,
-            part=part.part,
-            key=part.key or str(part.part),
-            state="held" if part.state == "open" and part.is_held else part.state,
-            owner=part.owner,
-            rows=part.size,
-            done=part.done,
-            failed=part.failed,
-            in_doubt=part.in_doubt,
-            seconds=part.seconds,
-            rate=part.done / part.seconds if part.seconds else 0.0,
-        )
-        for part in found
-    ]
+    statement = (
+        "SELECT part, job, key, state, owner, size, done, failed, in_doubt, seconds, {held} AS is_held"
+        " FROM boardclient_parts WHERE job {in ?} ORDER BY job, part"
+    )
+
+    def read(connection: Connection) -> tuple[list[Any], dict[int, dict[str, int]]]:
+        return connection.fetch(statement, [*names]), _open_counts(connection, [*names])
+
+    async with of_ledger(ledger, name) as (database, found_jobs):
+        names = {number: job for job, number in found_jobs.items()}
+        found, open_parts = await database.query(read)
+    return [_status_of(part, names[part.job], open_parts.get(part.part, {})) for part in found]
+
+
+def _status_of(part: Any, job: str, counts: Mapping[str, int]) -> PartStatus:
+    done, failed, in_doubt = ((getattr(part, name) or counts.get(name, 0)) for name in ("done", "failed", "in_doubt"))
+    return PartStatus(
+        job=job,
+        part=part.part,
+        key=part.key,
+        state="held" if part.is_held else part.state,
+        owner=part.owner,
+        rows=part.size,
+        done=done,
+        failed=failed,
+        in_doubt=in_doubt,
+        seconds=part.seconds,
+        rate=done / part.seconds if part.seconds else 0.0,
+    )
 
 
 @takes_location
 async def drain(ledger: Jobs, *, name: str | None = None) -> None:
-    """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
+    """Let the workers of a job, or of all jobs of the ledger, end once the rows that they send have results.
 
-    They learn of it within a quarter of their lease. No part is begun any more: `import_part` returns, and `import_batch` raises
-    `JournalError` unless each row has a result. `plan` and `open_job` open a job again.
+    New calls raise `JournalError` until `resume`.
 
     Raises:
         JournalError: the ledger can't be written, or has no such job.
     """
-    async with of_ledger(ledger, name) as (database, names):
-        drained = jobs.update().where(jobs.c.job.in_(names)).values(is_draining=True)
-        await database.change(lambda connection: connection.execute(drained))
+    await _set_draining(ledger, name, is_draining=1)
+
+
+@takes_location
+async def resume(ledger: Jobs, *, name: str | None = None) -> None:
+    """Let a job that was drained, or all jobs of the ledger, take work again.
+
+    Raises:
+        JournalError: the ledger can't be written, or has no such job.
+    """
+    await _set_draining(ledger, name, is_draining=0)
+
+
+async def _set_draining(ledger: Jobs, name: str | None, *, is_draining: int) -> None:
+    statement = "UPDATE boardclient_jobs SET is_draining = ? WHERE job {in ?}"
+    async with of_ledger(ledger, name) as (database, found):
+        await database.change(lambda connection: connection.run(statement, is_draining, list(found.values())))
 
 
 @contextlib.asynccontextmanager
-async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
-    """Open a ledger, and find jobs in it, or all."""
+async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, dict[str, int]], None]:
+    """Open a ledger, and find the numbers of jobs in it, or of all, by their names."""
     wanted = [] if name is None else [name]
     if is_known := not isinstance(ledger, str | os.PathLike):
         given = _jobs_in(ledger)
@@ -161,11 +226,11 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")
     async with contextlib.aclosing(Database(place, is_known=is_known)) as database:
-        await database.check()
-        names = [found.job for found in await database.read(sa.select(jobs.c.job))]
+        await database.check(LEDGER)
+        names = {row.name: int(row.job) for row in await database.read("SELECT name, job FROM boardclient_jobs ORDER BY job")}
         for one in set(wanted).difference(names):
             raise JournalError(f"the ledger {place} has no job {one!r}, but {', '.join(map(repr, names)) or 'none'}")
-        yield database, wanted or names
+        yield database, {one: names[one] for one in wanted or names}
 
 
 def _jobs_in(ledger: Jobs) -> list[Job]:
@@ -195,30 +260,48 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     Raises:
         JournalError: the ledger can't be read.
     """
-    async with contextlib.aclosing(_results(job, is_problem=is_problem)) as found:
-        async for result, _ in found:
-            yield result
-
-
-async def _results(job: Job, *, is_problem: bool) -> AsyncGenerator[tuple[CardResult, str | None], None]:
-    """Yield what became of each row, and the key of its batch if the row is alone in it."""
     async with contextlib.aclosing(Database(check_job(job).ledger, is_known=True)) as database:
-        states = await read_states(database, job.name)
-        before = await read_states(database, job.name, until=job.since)
-        columns, after = (parts.c.part, parts.c.first, parts.c.size, parts.c.rows, parts.c.key), -1
-        wanted = (parts.c.job == job.name) & ((parts.c.failed + parts.c.in_doubt if is_problem else parts.c.size) > 0)
-        while page := await database.read(
-            sa.select(*columns).where(wanted, parts.c.first > after).order_by(parts.c.first).limit(1)
-        ):
-            (part,) = page
-            after = part.first
-            for seq, draft in load_rows(job.name, part):
-                if seq in states and not (is_problem and states[seq][0] == "done"):
-                    is_earlier = before.get(seq, ("",))[0] == "done"
-                    yield result_of(seq - 1, draft, states[seq], is_earlier=is_earlier), _key_of_row(part)
+        number = await _number_of(database, job.name)
+        async for index, row in _rows(database, number, is_problem=is_problem):
+            is_earlier = row.state == "done" and row.at is not None and row.at < job.planned_at
+            yield result_of(index, row.draft, row.outcome, is_earlier=is_earlier)
 
 
-def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -> CardResult:
+async def _number_of(database: Database, name: str) -> int:
+    found = await database.read("SELECT job FROM boardclient_jobs WHERE name = ?", name)
+    if not found:
+        raise JournalError(f"the ledger {database.where} has no job {name!r}")
+    return int(found[0].job)
+
+
+async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGenerator[tuple[int, StoredRow], None]:
+    """Yield the rows of a job that are not waiting, with their positions in the job, a page at a time."""
+    firsts = await _firsts(database, job)
+    if is_problem:
+        for row in await database.query(lambda connection: _problems(connection, job)):
+            yield firsts[row.part] + row.seq % PLACES, row
+        return
+    after = -1
+    statement = f"{OF_ROWS} WHERE r.job = ? AND r.seq > ? AND {{state}} NOT IN ('waiting', 'undone') ORDER BY r.seq LIMIT {_PAGE}"
+    while page := [StoredRow(*row) for row in await database.read(statement, job, after)]:
+        for row in page:
+            yield firsts[row.part] + row.seq % PLACES, row
+        after = page[-1].seq
+
+
+def _problems(connection: Connection, job: int) -> list[StoredRow]:
+    """Return the rows of a job that have failed or are in doubt."""
+    found = [*connection.fetch(OPEN_ROWS, job), *connection.fetch(LOGGED_ROWS, job)]
+    return sorted(StoredRow(*row) for row in found)
+
+
+async def _firsts(database: Database, job: int) -> dict[int, int]:
+    """Return the position of the first row of each part in the job."""
+    sizes = await database.read("SELECT part, size FROM boardclient_parts WHERE job = ? ORDER BY part", job)
+    return dict(zip((part.part for part in sizes), accumulate((part.size for part in sizes), initial=0), strict=False))
+
+
+def result_of(index: int, draft: CardDraft, known: Outcome, *, is_earlier: bool) -> CardResult:
     """Return what became of a row, as a run would."""
     state, detail = known
     if state == "done":
@@ -228,20 +311,14 @@ def result_of(index: int, draft: CardDraft, known: State, *, is_earlier: bool) -
     return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 
 
-def _key_of_row(part: Any) -> str | None:
-    key: str | None = part.key if part.size == 1 else None
-    return key
-
-
-# --- rows that a person settles, since nothing proves whether their cards exist
+# --- rows that a person resolves, since nothing proves whether their cards exist
 
 
 @takes_location
 async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> list[UnknownRow]:
-    """Return the rows of a job whose cards may exist. A ledger knows no candidates: the detail of a row names similar cards.
+    """Return the rows of a job whose cards may exist, beside the cards that may be theirs.
 
-    The key of a row is its reference. Without one it is the key of its batch, such as that of `cards.create(reference=)`, if the
-    row is alone in it, and otherwise its position in the job.
+    The key of a row is its reference or, without one, its position in the job.
 
     Args:
         ledger: The job, or its ledger.
@@ -251,15 +328,37 @@ async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None
         JournalError: the ledger can't be read, has no such job, or several.
     """
     async with of_ledger(ledger, name) as (database, names):
-        job = Job(ledger=database.where, name=_only(names), board_id="")
-    return [_unknown(*found) async for found in _results(job, is_problem=True) if found[0].state == "unknown"]
+        number = _only(names)
+        return await _unknown(database, number)
 
 
-def _unknown(result: CardResult, key_of_batch: str | None) -> UnknownRow:
-    key = next((one for one in (result.draft.reference, key_of_batch) if one is not None), result.index)
-    content, detail = Content.of(result.draft, None), str(result.error)
-    row = JournalRow(seq=result.index + 1, key=key, content=content, marker="", run=0, state="unknown", detail=detail)
-    return UnknownRow(row=row)
+async def _unknown(database: Database, job: int) -> list[UnknownRow]:
+    rows, cards = [], {}
+    async for index, row in _rows(database, job, is_problem=True):
+        if row.state in IN_DOUBT:
+            key = index if row.ref is None else row.ref
+            content, detail = Content.of(row.draft, None), row.outcome.detail
+            rows.append(JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail))
+            cards[index + 1] = row.resembling or "[]"
+    done = await database.read("SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'", job) if rows else []
+    return suggested(rows, cards, (row.detail for row in done))
+
+
+@takes_location
+async def accept_suggestions(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> list[UnknownRow]:
+    """Give rows in doubt the cards that are suggested for them, and return the rows that are left.
+
+    Args:
+        ledger: The job, or its ledger.
+        name: The name of the job, if the ledger has several.
+
+    Raises:
+        JournalError: the ledger can't be used, has no such job, or several, or a worker has one of the rows.
+    """
+    for item in await unknown_rows(ledger, name=name):
+        if item.suggestion is not None:
+            await resolve(ledger, item.row.key, card_id=item.suggestion.card_id, name=name)
+    return await unknown_rows(ledger, name=name)
 
 
 @takes_location
@@ -274,12 +373,11 @@ async def resolve(
     """Resolve a row by hand whose card may exist, as `boardclient.bulk.resolve` does for journals.
 
     Look at the board first: an absent row is sent again without further questions, by `reconcile`, by its batch if that is
-    delivered again, or by its part.
+    delivered again, or by its part. What a person has resolved can be resolved otherwise by another call.
 
     Args:
         ledger: The job, or its ledger.
-        row: The row's reference, the key of its batch if it is alone in it, such as the reference of `cards.create`, or its
-            position in the job, from 0, as results have it.
+        row: The row's reference, or its position in the job, from 0, as results have it.
         card_id: The identifier of its card.
         absent: True if there is no card.
         name: The name of the job, if the ledger has several.
@@ -288,63 +386,62 @@ async def resolve(
         True if it is resolved now, False if it had this card before.
 
     Raises:
-        JournalError: the ledger can't be used, a worker is settling its rows, it has no such row in doubt, or the card is another
-            row's. Or several rows have the reference or the key: name one by its position.
+        JournalError: the ledger can't be used, a worker has the row, the ledger has no such row in doubt, or the card is another
+            row's.
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
     check_row(row)
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
-    told: State = ("waiting", "") if card_id is None else ("done", check_identifier(card_id, "card_id"))
+    told = Outcome("waiting", _ABSENT) if card_id is None else Outcome("done", check_identifier(card_id, "card_id"))
     async with of_ledger(ledger, name) as (database, names):
         job = _only(names)
-        lease = await claim(database, job, CLOSING, worker_name(), _LEASE_SECONDS, condition=sa.true())
-        if lease is None:
-            raise JournalError(f"a worker settles the rows of {job!r}, or the job is drained: try again later")
-        try:
-            states = await read_states(database, job)
-            seq, part = await _found(database, job, row, states)
-            if states[seq] == told:
+        firsts = await _firsts(database, job) if isinstance(row, int) else {}
+
+        def settle(connection: Connection) -> bool:
+            found = _found(connection, job, row, firsts)
+            if found is None:
+                raise JournalError(f"the ledger {database.where} has no row {row!r} that was sent")
+            if found.outcome == told:
                 return False
-            if count_of(states[seq]) != "in_doubt":
-                raise JournalError(f"the row {row!r} of {job!r} is {states[seq][0]}, not in doubt")
-            if told in states.values():
+            if found.state not in IN_DOUBT and found.resembling is None:
+                raise JournalError(f"the row {row!r} is {found.state}, not in doubt ({found.detail})")
+            lease = claim(connection, job, [found.part], worker_name(), LEASE_SECONDS)
+            if lease is None:
+                raise JournalError(f"a worker has the row {row!r}, or its job is drained: try again later")
+            of_card = "SELECT seq FROM boardclient_outcomes WHERE job = ? AND state = 'done' AND detail = ? AND seq <> ?"
+            if card_id is not None and connection.one(of_card, job, card_id, found.seq) is not None:
                 raise JournalError(f"the card {card_id} is that of another row")
-            await PartLedger(database, lease, [], states, secret=b"", baseline=IdSet()).settle(seq, part, told)
-        finally:
-            if not lease.is_returned:
-                await lease.give_back(database)
-    return True
+            connection.run(
+                "INSERT INTO boardclient_outcomes (seq, job, state, detail, at, resembling) VALUES (?, ?, ?, ?, {clock}, ?)"
+                " ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
+                " resembling = excluded.resembling",
+                found.seq,
+                job,
+                *told,
+                found.resembling or "[]",
+            )
+            close_part(connection, found.part)
+            connection.run("UPDATE boardclient_jobs SET audit = NULL WHERE job = ?", job)
+            lease.end(connection)
+            return True
+
+        return await database.change(settle)
 
 
-def _only(names: list[str]) -> str:
+def _only(names: Mapping[str, int]) -> int:
     if len(names) != 1:
         raise JournalError(f"the ledger has {len(names)} jobs: name one of {', '.join(map(repr, names)) or 'none'}")
-    return names[0]
+    return next(iter(names.values()))
 
 
-async def _found(database: Database, job: str, row: int | str, states: dict[int, State]) -> tuple[int, int]:
-    """Return the number and the part of a row that was sent, and that no worker is sending.
-
-    Raises:
-        JournalError: there is none, or several have the reference or the key, such as rows of different batches.
-    """
-    is_idle = is_free | (parts.c.part == CLOSING)
-    columns = parts.c.part, parts.c.first, parts.c.size, parts.c.rows, parts.c.key
-    wanted = sa.select(*columns, is_idle.label("is_idle")).where(parts.c.job == job)
-    found = [
-        (seq, part)
-        for part in await database.read(wanted.order_by(parts.c.first))
-        for seq, draft in load_rows(job, part)
-        if seq in states and row in ((draft.reference, _key_of_row(part)) if isinstance(row, str) else (seq - 1,))
-    ]
-    if len(found) > 1:
-        positions = ", ".join(str(seq - 1) for seq, _ in found)
-        raise JournalError(
-            f"{len(found)} rows of {job!r} have the reference or key {row!r}: name one by its position ({positions})"
-        )
-    idle = [(seq, part.part) for seq, part in found if part.is_idle]
-    if not idle:
-        raise JournalError(f"the job {job!r} has no row {row!r} that was sent, or a worker is sending it")
-    return idle[0]
+def _found(connection: Connection, job: int, row: int | str, firsts: Mapping[int, int]) -> StoredRow | None:
+    """Return the row of a job that has a reference or a position."""
+    if isinstance(row, str):
+        return next(iter(rows_by_reference(connection, job, [row])), None)
+    part = next((part for part, first in reversed([*firsts.items()]) if first <= row), None)
+    if part is None:
+        return None
+    seq = first_of(part) + row - firsts[part]
+    return next(iter(rows_by_number(connection, [seq])), None) if seq < 2**63 else None

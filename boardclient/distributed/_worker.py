@@ -1,4 +1,4 @@
-"""What a process keeps for a ledger: connections, a heartbeat, sessions, paces, and what it knows of jobs."""
+"""What a process keeps for a ledger: connections, sessions, paces, and what it knows of jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import threading
 import zlib
 from collections.abc import AsyncGenerator, Coroutine
 from contextvars import Context, copy_context
-from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 import attrs
-import sqlalchemy as sa
 
 from boardclient import AsyncSession
 from boardclient._environment import optional, required
@@ -26,12 +24,12 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._run import journal_identity
 from boardclient.credentials._oauth import OAuthCredentials
-from boardclient.distributed._parts import Heartbeat
-from boardclient.distributed._plan import Job
-from boardclient.distributed._tables import jobs
+from boardclient.distributed._jobs import Job
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import JournalError
-from boardclient.store._alchemy import Database
+from boardclient.store._database import Database
+from boardclient.store._ledger import StoredJob
+from boardclient.store._tables import LEDGER
 
 T = TypeVar("T")
 
@@ -39,40 +37,25 @@ _KEPT_SECONDS: Final = 10.0
 """How long connections and sessions are kept that nothing uses."""
 
 
-@attrs.define
-class BoundJob:
-    """What a worker knows of a job, which belongs to one service and account."""
-
-    secret: bytes = attrs.field(repr=False)
-    marker: bool
-    identity: str
-    baseline: IdSet = attrs.field(repr=False)
-    """The cards that existed before its first row."""
-    listed_before: int
-    """How many of them the board listed."""
-    lists: frozenset[str] = frozenset()
-    """The lists of its board, as far as they are known."""
-
-
 class Worker:
     """The means of a process to run parts of a ledger, on one event loop. It closes when nothing has used it for a while.
 
-    All parts that a process runs have one connection pool, one heartbeat, and one pace for each account.
+    All parts that a process runs have one connection pool, and one pace for each account.
     """
 
     def __init__(self, ledger: str, *, creates: bool) -> None:
         self.database = Database(ledger, is_known=not creates)
-        self.heartbeat = Heartbeat(ledger)
         self.users = 0
-        self.opened: set[tuple[str, str]] = set()
-        """The jobs that were opened here, with their options."""
+        self.opened: dict[tuple[str, str], Job] = {}
+        """The jobs that were opened here, by the names that were asked for and their options."""
         self._loop = asyncio.get_running_loop()
         self._used_at = 0.0
         self._file = _file_of(self.database)
         self._creates, self._is_checked = creates, False
         self._sessions: dict[object, AsyncSession] = {}
         self._paces: dict[str, Pace] = {}
-        self._bound: dict[str, BoundJob] = {}
+        self._bound: dict[str, StoredJob] = {}
+        self._binding = asyncio.Lock()
         self._keeper = self._loop.create_task(self._keep(), name="boardclient worker", context=Context())
 
     @property
@@ -87,7 +70,7 @@ class Worker:
             JournalError: another version of boardclient made the tables, or there are none.
         """
         if not self._is_checked:
-            await (self.database.create() if self._creates else self.database.check())
+            await (self.database.create(LEDGER) if self._creates else self.database.check(LEDGER))
             self._is_checked, self._file = True, _file_of(self.database)
 
     def leave(self) -> None:
@@ -106,12 +89,10 @@ class Worker:
             else:
                 for session in self._sessions.values():
                     await session.aclose()
-                await self.heartbeat.aclose()
                 await self.database.aclose()
 
     def abandon(self) -> None:
         """End its threads and connections, once its event loop was closed."""
-        self.heartbeat.abandon()
         self.database.abandon()
 
     def pipeline(self, job: Job, session: AsyncSession | Pipeline | None) -> Pipeline:
@@ -146,42 +127,44 @@ class Worker:
         store = SqlTokenStore(self.database.where)
         return OAuthCredentials(**values, key=optional("BOARDCLIENT_KEY"), store=store, account=account)
 
-    async def bind(self, job: Job, pipeline: Pipeline) -> BoundJob:
+    async def bind(self, job: Job, pipeline: Pipeline) -> StoredJob:
         """Bind a job to a service and account, and read the cards before it, once.
 
         Raises:
             JournalError: the ledger can't be used, has no such job, or it belongs to another service, account or board.
             BoardClientError: the board could not be read.
         """
-        known = self._bound.get(job.name)
-        if known is None or known.identity != _identity(job, pipeline, marker=known.marker):
-            known = self._bound[job.name] = await self._bind(job, pipeline)
-        return known
+        async with self._binding:  # a hundred first calls at once read the board once
+            known = self._bound.get(job.name)
+            if known is None or known.identity != _identity(job, pipeline, marker=known.marker):
+                known = self._bound[job.name] = await self._bind(job, pipeline)
+            return known
 
-    async def _bind(self, job: Job, pipeline: Pipeline) -> BoundJob:
-        of_job = jobs.c.job == job.name
-        columns = jobs.c.options, jobs.c.identity, jobs.c.baseline, jobs.c.secret
+    async def _bind(self, job: Job, pipeline: Pipeline) -> StoredJob:
         while True:
-            found = await self.database.read(sa.select(*columns).where(of_job))
+            found = await self.database.read("SELECT * FROM boardclient_jobs WHERE name = ?", job.name)
             if not found:
                 raise JournalError(f"the ledger {job.ledger} has no job {job.name!r}")
             (stored,) = found
-            marker = json.loads(stored.options)["marker"]
-            identity = _identity(job, pipeline, marker=marker)
+            options = json.loads(stored.options)
+            identity = _identity(job, pipeline, marker=options["marker"])
             if stored.identity not in {None, identity}:
                 raise JournalError(f"the ledger {job.ledger} belongs to another import: {stored.identity} (now {identity})")
             if stored.baseline is not None:
                 ids = json.loads(zlib.decompress(stored.baseline))
-                return BoundJob(stored.secret, marker, identity, IdSet(ids), len(ids))
+                return StoredJob(
+                    job=stored.job,
+                    secret=bytes(stored.secret),
+                    marker=options["marker"],
+                    identity=identity,
+                    baseline=IdSet(ids),
+                    listed_before=len(ids),
+                )
             # What another worker has stored meanwhile stays: it was read before that worker sent anything.
-            ids = {card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))}
-            before = zlib.compress(json.dumps(sorted(ids)).encode(), 1)
-            set_it = jobs.update().where(of_job, jobs.c.baseline.is_(None)).values(baseline=before, identity=identity)
-            await self.database.change(partial(_execute, set_it))
-
-
-def _execute(statement: sa.Update, connection: sa.Connection) -> None:
-    connection.execute(statement)
+            ids = sorted({card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))})
+            before = zlib.compress(json.dumps(ids).encode(), 1)
+            statement = "UPDATE boardclient_jobs SET baseline = ?, identity = ? WHERE job = ? AND baseline IS NULL"
+            await self.database.change(lambda connection: connection.run(statement, before, identity, stored.job))  # noqa: B023 -- awaited here
 
 
 def _identity(job: Job, pipeline: Pipeline, *, marker: bool) -> str:

@@ -19,9 +19,8 @@ import attrs
 from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._run import check_count
-from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, status
-from boardclient.distributed._tables import CLOSING
-from boardclient.distributed._work import WorkOptions
+from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, resume, status
+from boardclient.distributed._task import WorkOptions
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.events import BulkProgress
 
@@ -177,6 +176,8 @@ class DaskRun:
             if self._on_progress is not None:
                 with contextlib.suppress(JournalError):  # a look that fails ends nothing
                     self._on_progress(await self._progress(clock() - began))
+        if is_draining:
+            await resume(self._jobs)  # what this run has drained, and nobody else
         try:
             await work
         except BoardClientError:
@@ -190,7 +191,7 @@ class DaskRun:
     async def _progress(self, seconds: float) -> BulkProgress:
         found, already = await status(self._jobs), sum(job.already for job in self._jobs)
         done, failed, in_doubt = (sum(getattr(part, name) for part in found) for name in ("done", "failed", "in_doubt"))
-        is_closing = all(part.state == "done" for part in found if part.part != CLOSING)
+        is_closing = all(part.state == "done" for part in found)
         return BulkProgress(
             done=done + failed,
             created=done - already,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeAlias, cast
 Columns: TypeAlias = Sequence[tuple[str, type | str]]
 """Names of columns, with the type of their values, or an SQL expression that gives all rows the same value."""
 
+_STATE: Final = "coalesce(o.state, CASE WHEN r.seq - r.seq / 4294967296 * 4294967296 < p.logged THEN 'logged' ELSE 'waiting' END)"
 _WORDS: Final[dict[str, tuple[str, str]]] = {
     "bytes": ("BLOB", "BYTEA"),
     "clock": ("?", "extract(epoch from clock_timestamp())::float8"),
@@ -22,6 +23,8 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "in ?": ("IN (SELECT value FROM json_each(?))", "= ANY(?)"),
     "int": ("INTEGER", "BIGINT"),
     "least": ("min", "least"),
+    # What became of a row `r` of a part `p`, whose outcome `o` may be missing.
+    "state": (_STATE, _STATE),
     "text": ("TEXT", 'TEXT COLLATE "C"'),  # in the order of its bytes
 }
 """What the words in braces are for SQLite and for PostgreSQL."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import attrs
 import pytest
-import sqlalchemy as sa
 from waiting import SECONDS
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
@@ -36,7 +35,8 @@ from boardclient.distributed import (
     status,
     unknown_rows,
 )
-from boardclient.store._alchemy import Database
+from boardclient.store import _sqlite
+from boardclient.store._database import Database
 from boardclient.testing import BoardService
 
 Pooler = Callable[[str], AbstractContextManager[str]]
@@ -80,9 +80,9 @@ async def test_a_result_that_is_looked_at_for_long_keeps_no_worker_waiting(world
         await world.run(second)
         if ledger.startswith("postgresql"):
             database = Database(ledger)
-            resting = sa.text("state LIKE 'idle in transaction%' AND datname = current_database()")
-            wanted = sa.select(sa.func.count()).select_from(sa.text("pg_stat_activity")).where(resting)
-            assert [tuple(row) for row in await database.read(wanted)] == [(0,)]
+            resting = "state LIKE 'idle in transaction%' AND datname = current_database()"
+            wanted = f"SELECT count(*) AS number FROM pg_stat_activity WHERE {resting}"
+            assert [row.number for row in await database.read(wanted)] == [0]
             await database.aclose()
         assert len([result async for result in found]) == 11
     assert (await report(second)).created == 12
@@ -103,17 +103,27 @@ async def test_rows_that_come_slowly_keep_no_worker_waiting(world: World, tmp_pa
     assert (await report(job)).created == 30
 
 
-async def test_an_input_that_fails_leaves_no_job(world: World, tmp_path: Path) -> None:
-    """All rows are stored, or none."""
-    path = tmp_path / "cards.ledger"
+async def test_a_plan_whose_input_fails_is_run_by_nobody_and_is_completed_later(world: World, tmp_path: Path) -> None:
+    """The parts that were stored by then wait for the same call with all rows."""
+    path, rows = tmp_path / "cards.ledger", world.drafts(30)
 
     def failing() -> Iterator[CardDraft]:
-        yield from world.drafts(30)
+        yield from rows
         raise RuntimeError("the source has ended")
 
+    class Rows(list[CardDraft]):
+        def __iter__(self) -> Iterator[CardDraft]:
+            return failing()
+
     with pytest.raises(RuntimeError, match="the source has ended"):
-        await plan(failing(), world.board_id, path)
-    assert await status(path) == []
+        await plan(Rows(rows), world.board_id, path, parts=3, settle=0.3)
+    unfinished = Job(ledger=str(path), name=f"board {world.board_id}", board_id=world.board_id, parts=(0, 1))
+    with pytest.raises(JournalError, match="has no part 0 yet: plan it to its end"):
+        await import_part(unfinished, 0, session=world.session)
+    assert await world.names() == Counter()
+    job = await plan(rows, world.board_id, path, parts=3, settle=0.3)
+    await world.run(job)
+    assert (await report(job)).created == 30
 
 
 async def test_observers_of_a_session_see_the_progress_of_its_parts(world: World, tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ async def test_observers_of_a_session_see_the_progress_of_its_parts(world: World
     seen: list[object] = []
     job = await plan(world.drafts(12), world.board_id, tmp_path / "cards.ledger", settle=0.3)
     await import_part(job, 0, session=world.session.with_options(observers=[seen.append]))
-    assert max(event.created for event in seen if isinstance(event, BulkProgress)) == 8  # of the closing part
+    assert max(event.created for event in seen if isinstance(event, BulkProgress)) == 12
     assert sum(isinstance(event, BulkProgress) for event in seen) > 10
 
 
@@ -214,25 +224,6 @@ async def test_a_database_that_does_not_exist_is_named_at_once(postgresql: Any) 
         await status(missing)
 
 
-@pytest.mark.usefixtures("passing_time")
-async def test_an_error_that_only_the_driver_knows_ends_with_words(tmp_path: Path) -> None:
-    """SQLAlchemy passes on some of what asyncpg raises while it connects. What is wrong in the program is raised as it is."""
-    database = Database(tmp_path / "ledger")
-    await database.create()
-
-    class CannotConnectNowError(Exception):
-        sqlstate = "57P03"
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    with pytest.raises(JournalError, match="the database system is starting up"):
-        await database.change(lambda _: fail(CannotConnectNowError("the database system is starting up")))
-    with pytest.raises(ZeroDivisionError):
-        await database.change(lambda _: fail(ZeroDivisionError()))
-    await database.aclose()
-
-
 @pytest.mark.parametrize("is_empty", [True, False])
 async def test_the_file_of_another_program_stays_as_it_is(tmp_path: Path, is_empty: bool) -> None:
     """What looks at a ledger, or settles a row of it, changes no file that is none, and makes none beside it."""
@@ -248,21 +239,23 @@ async def test_the_file_of_another_program_stays_as_it_is(tmp_path: Path, is_emp
     assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
 
 
-async def test_a_ledger_that_can_only_be_read_is_shown_and_not_changed(world: World, tmp_path: Path) -> None:
+async def test_a_ledger_that_can_only_be_read_is_shown_and_not_changed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Running again would not help: the error says what to check."""
     job = await plan(world.drafts(1), world.board_id, tmp_path / "ledger")
 
-    def forbid(connection: Any, _: object) -> None:  # root may write to any file
-        connection.execute("PRAGMA query_only = ON")
+    connect = _sqlite.connect
 
-    sa.event.listen(sa.Engine, "connect", forbid)
-    try:
-        assert len(await status(job)) == 1
-        for change in (drain(job), resolve(job, 0, absent=True)):
-            with pytest.raises(JournalError, match=r"readonly database\): check the path and its permissions"):
-                await change
-    finally:
-        sa.event.remove(sa.Engine, "connect", forbid)
+    def connect_to_read(path: Path, **options: Any) -> _sqlite.FileConnection:  # root may write to any file
+        connection = connect(path, **options)
+        connection.raw.execute("PRAGMA query_only = ON")
+        return connection
+
+    monkeypatch.setattr(_sqlite, "connect", connect_to_read)
+    assert len(await status(job)) == 1
+    with pytest.raises(JournalError, match=r"readonly database\): check the path and its permissions"):
+        await drain(job)
 
 
 async def test_a_database_of_something_else_is_called_no_ledger(world: World, tmp_path: Path) -> None:

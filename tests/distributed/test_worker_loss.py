@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-import sqlalchemy as sa
 from waiting import SECONDS, until
 
 from boardclient import (
@@ -45,14 +44,15 @@ from boardclient.distributed import (
     plan_many,
     report,
     results,
+    resume,
     status,
 )
-from boardclient.distributed import _parts as leases
+from boardclient.distributed import _leases as leases
 from boardclient.distributed import _worker as workers
-from boardclient.distributed._tables import parts
 from boardclient.integrations.dask import DaskRun
-from boardclient.store import _alchemy
-from boardclient.store._alchemy import Database
+from boardclient.store import _sqlite
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
@@ -96,6 +96,12 @@ class Board:
         return Counter(card.name for card in await self.session.boards.cards(self.board_id))
 
 
+async def change(ledger: str, statement: str) -> None:
+    """Change a ledger as no worker does."""
+    async with contextlib.aclosing(Database(ledger)) as database:
+        await database.change(lambda connection: connection.run(statement))
+
+
 @pytest.fixture
 async def board(ledger: str, request: pytest.FixtureRequest) -> AsyncIterator[Board]:
     async with BoardService(latency=getattr(request, "param", 0.0)) as service, service.session() as session:
@@ -115,7 +121,7 @@ async def test_the_parts_of_a_job_make_each_card_once(board: Board) -> None:
     assert (job.rows, job.already, len(job.parts)) == (200, 0, 4)
     await board.run(job)
     found = await report(job)
-    assert (found.created, found.already, found.failed, found.unknown, found.requests) == (200, 0, 0, 0, 202)
+    assert (found.created, found.already, found.failed, found.unknown, found.requests) == (200, 0, 0, 0, board.sent)
     assert found.audit is not None
     assert (found.audit.confirmed, found.audit.lost, found.audit.unexpected) == (200, 0, ())
     assert await board.cards() == Counter(f"card {n}" for n in range(200))
@@ -182,7 +188,7 @@ async def test_dates_and_positions_survive_the_ledger(board: Board) -> None:
 
     due = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
     drafts = [CardDraft("a", board.list_id, desc="", due=due, pos="top"), CardDraft("b", board.list_id)]
-    await board.run(await board.plan(drafts))
+    await board.run(await board.plan(drafts, marker=False))
     sent: dict[str, Any] = {call.body["name"]: call.body for call in board.service.calls_of("cards.create")}  # type: ignore[index,call-overload]  # -- it is an object
     assert (sent["a"]["due"], sent["a"]["pos"], sent["a"]["desc"]) == ("2027-01-02T03:04:05Z", "top", "")
     assert not {"desc", "due", "pos"} & set(sent["b"])
@@ -194,16 +200,20 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
     job = await board.plan(drafts)
     other_board = (await board.session.boards.create("Other")).id
     for use, what in (
-        (lambda: board.plan(drafts[1:]), "rows"),
-        (lambda: board.plan(drafts, marker=True), "marker"),
+        (lambda: board.plan(drafts, marker=False), "marker"),
         (lambda: board.plan(drafts, name=job.name, account="ada"), "account"),
         (lambda: plan(drafts, other_board, board.ledger, name=job.name), "board"),
     ):
-        with pytest.raises(JournalError, match=f"with other {what}: give this one another name"):
+        with pytest.raises(JournalError, match=f"with another {what}: give this one another name"):
             await use()
     places = [(board.board_id, account, draft) for account in (None, "ada") for draft in drafts]
     with pytest.raises(ValueError, match="need a marker, to tell them apart"):
-        await plan_many(places, board.ledger)
+        await plan_many(places, tmp_path / "other", marker=False)
+    plain = [attrs.evolve(draft, reference=None) for draft in drafts]
+    await board.plan(plain, name="plain")
+    for others in (plain[1:], [*plain, *drafts], [attrs.evolve(plain[0], reference="r"), *plain[1:]]):
+        with pytest.raises(JournalError, match=r"other rows"):
+            await board.plan(others, name="plain")
     assert await plan_many([], board.ledger) == []
     with pytest.raises(JournalError, match="has no part 99"):
         await board.run(attrs.evolve(job, parts=(99,)))
@@ -299,9 +309,7 @@ async def test_the_file_of_a_ledger_is_the_one_that_its_path_names(name: str, tm
 async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
     """Old and new code can't write one ledger."""
     job = await board.plan(board.drafts(3))
-    database = Database(board.ledger)
-    await database.change(lambda connection: connection.execute(sa.update(_alchemy.formats).values(format=99)))
-    await database.aclose()
+    await change(board.ledger, "UPDATE boardclient_format SET format = 99")
     for use in (lambda: board.plan(board.drafts(3)), lambda: board.run(job), lambda: status(board.ledger)):
         with pytest.raises(JournalError, match="has format 99, not"):
             await use()
@@ -310,10 +318,8 @@ async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
 async def test_a_part_that_is_damaged_is_named_with_the_remedy(board: Board) -> None:
     """Nothing is sent, and the same again is not advised."""
     job = await board.plan(board.drafts(3), parts=1)
-    database = Database(job.ledger)
-    await database.change(lambda connection: connection.execute(sa.update(parts).values(rows=b"no rows")))
-    await database.aclose()
-    with pytest.raises(JournalError, match=r"part -1 of .* is damaged \(error\): put back a copy of the ledger"):
+    await change(job.ledger, "UPDATE boardclient_rows SET content = 'no row'")
+    with pytest.raises(JournalError, match=r"row \d+ is damaged \(JSONDecodeError\): put back a copy of the ledger"):
         await board.run(job)
     assert board.sent == 0
 
@@ -342,7 +348,7 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     job = await board.plan(drafts, parts=2)
     running = asyncio.ensure_future(board.run(job, lease=4.0, concurrency=2))
     await until(lambda: board.sent >= 20, running)
-    assert {part.state for part in await status(board.ledger)} == {"held", "open"}
+    assert {part.state for part in await status(board.ledger)} == {"held"}
     await drain(board.ledger)
     await asyncio.wait_for(running, SECONDS)
     created = len(await board.cards())
@@ -352,6 +358,7 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
     assert sum(part.failed for part in await status(job)) == 0
     assert {result.state async for result in results(job)} == {"created"}
     board.service.latency = 0.0
+    await resume(board.ledger)
     job = await board.plan(drafts, parts=2)
     assert job.already == created
     await board.run(job)
@@ -359,7 +366,7 @@ async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
 
 
 async def test_a_drained_job_begins_no_part(board: Board) -> None:
-    """Calls that begin later, or wait for a worker, return and leave their parts open until the job is planned again."""
+    """Calls that begin later, or wait for a worker, return and leave their parts open until the job is resumed."""
     drafts = board.drafts(40)
     job = await board.plan(drafts)
     board.service.faults.add(faults.hang(), "cards.create", call=1)
@@ -376,6 +383,9 @@ async def test_a_drained_job_begins_no_part(board: Board) -> None:
     assert {part.state for part in await status(job)} == {"open"}
     assert set(await board.cards()) <= {draft.name for draft in drafts[:10]}
     await board.run(await board.plan(drafts))
+    assert set(await board.cards()) <= {draft.name for draft in drafts[:10]}  # planning it again resumes nothing
+    await resume(job)
+    await board.run(job)
     assert await board.cards() == Counter(draft.name for draft in drafts)
 
 
@@ -424,12 +434,12 @@ async def test_a_worker_that_was_suspended_sends_nothing(
 ) -> None:
     """Neither the next row nor, after a renewal, the same one again. The part is taken over, here by the same worker."""
     job, service = await board.plan(board.drafts(60), parts=1), board.service
-    now, behind = leases._now, [0.0]
-    monkeypatch.setattr(leases, "_now", lambda: now() + behind[0])
+    now, behind = leases.now, [0.0]
+    monkeypatch.setattr(leases, "now", lambda: now() + behind[0])
     lost: list[int] = []
-    check = leases.PartLease.check
+    check = leases.Lease.check
 
-    def checked(self: leases.PartLease) -> None:
+    def checked(self: leases.Lease) -> None:
         try:
             check(self)
         except JournalError:
@@ -440,7 +450,7 @@ async def test_a_worker_that_was_suspended_sends_nothing(
     def suspend() -> None:
         behind[0] = 600.0 if not lost and service.calls_of("cards.create") else 0.0
 
-    monkeypatch.setattr(leases.PartLease, "check", checked)
+    monkeypatch.setattr(leases.Lease, "check", checked)
     session = board.session
     if is_renewing:
         session = session.with_credentials(Renewing(Credentials(service.token, service.key), suspend))
@@ -493,21 +503,6 @@ async def test_a_program_of_plain_functions_ends_in_silence(board: Board) -> Non
     ended = await asyncio.to_thread(subprocess.run, line, env=environment, capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert await board.cards() == Counter(f"card {n}" for n in range(20))
-
-
-async def test_the_heartbeat_of_a_loop_that_stands_still_renews_nothing(board: Board) -> None:
-    """Another worker can take the part then."""
-    job = await board.plan(board.drafts(20), parts=1)
-    database = Database(job.ledger)
-    lease = await leases.claim(database, job.name, 0, "stuck", 0.4)
-    assert lease is not None
-    heartbeat = leases.Heartbeat(job.ledger)
-    with heartbeat.keep(lease, lease.drain):
-        assert heartbeat._timer is not None
-        heartbeat._timer.cancel()  # the loop no longer says that it is alive
-        await until(lambda: leases.claim(database, job.name, 0, "other", 30.0))
-    await heartbeat.aclose()
-    await database.aclose()
 
 
 # --- campaigns
@@ -592,13 +587,14 @@ async def test_a_disk_that_is_full(board: Board, monkeypatch: pytest.MonkeyPatch
     """Nothing is sent that was not logged. With room the same job resumes, and what was not written is settled."""
     drafts = board.drafts(600)
     job = await board.plan(drafts, parts=2)
-    begin, pages = _alchemy._begin, [Path(board.ledger).stat().st_size // 4096 + 3]
+    begin, pages = _sqlite.FileConnection.begin, [Path(board.ledger).stat().st_size // 4096 + 3]
 
-    def begin_on_disk(connection: sa.Connection) -> None:
-        begin(connection)
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages[0]}")
+    def begin_on_disk(self: Connection, *, is_read: bool) -> None:
+        assert isinstance(self, _sqlite.FileConnection)
+        begin(self, is_read=is_read)
+        self.raw.execute(f"PRAGMA max_page_count = {pages[0]}")
 
-    monkeypatch.setattr(_alchemy, "_begin", begin_on_disk)
+    monkeypatch.setattr(_sqlite.FileConnection, "begin", begin_on_disk)
     with pytest.raises(JournalError, match="database or disk is full"):
         await board.run(job)
     pages[0] = 2**30
@@ -683,7 +679,7 @@ async def test_boards_and_accounts_of_one_ledger(board: Board, monkeypatch: pyte
     rows = [(other.id, "bob", CardDraft(f"card {n}", other.lists["To Do"])) for n in range(20)]
     rows[9:9] = [(board.board_id, "ada", draft) for draft in board.drafts(30)]
     bob, ada = await plan_many(rows, board.ledger, parts=6, settle=0.3)
-    assert (len(bob.parts), bob.rows, len(ada.parts), ada.rows) == (2, 20, 3, 30)
+    assert (len(bob.parts), bob.rows, len(ada.parts), ada.rows) == (3, 20, 4, 30)
     store = SqlTokenStore(board.ledger)
     await service.oauth_credentials(store=store, account="ada").exchange_code(service.new_code(), board.session)
 

@@ -326,7 +326,7 @@ class Engine:
     async def _reconcile(self) -> None:
         """Wait until every card that was sent must be listed, while new rows are sent. Then read the board."""
         self._reads_at_end = True
-        while (wait := self._responses.lost_at + self._options.settle_seconds - self._loop.time()) > 0:
+        while (wait := self._lives.lost_at + self._options.settle_seconds - self._loop.time()) > 0:
             words = f"rows in doubt: {len(self._places.doubted) + len(self._places.open)}, the board is read in {wait:.1f} s"
             self._begin_phase("waiting", words, wait)
             await asyncio.sleep(wait)

@@ -214,6 +214,8 @@ class Lives:
         self._board, self._reconciler, self._options = shared.board, shared.reconciler, shared.options
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[self._options.unknown]
+        self.lost_at: float = -math.inf
+        """When the last request whose effect is unknown ended, on the loop's clock: of this run, or of an earlier one."""
         self.once_taken: Final[dict[State, State]] = {
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
@@ -299,6 +301,8 @@ class Lives:
         else:
             why = detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
+            # A ledger that does not know when it ended sets nothing: it may have been a moment ago.
+            self.lost_at = max(self.lost_at, row.doubted_at or self._loop.time())
         row.is_earlier = True
         self.happen(row, event, card)
 

@@ -190,8 +190,6 @@ class Responses:
         self.earlier: Sequence[Content] = ()
         """What was sent for the rows that earlier runs and other workers have left in doubt."""
         self.order.in_doubt = self._in_doubt
-        self.lost_at: float = self._loop.time()
-        """When, on the loop's clock, a response was last lost. Requests of earlier runs were sent before."""
         self._accepted = 0
         """The number of the last request that was accepted after a failure."""
         self._latest = ""
@@ -298,7 +296,7 @@ class Responses:
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Note that the response to a row was perhaps another's."""
         row.error, row.sends, row.is_refused = error, row.sends + 1, False
-        self.lost_at = row.doubted_at = self._loop.time()
+        self._lives.lost_at = row.doubted_at = self._loop.time()
         self._lives.happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
 
     def _confirm(self, row: Row, card: Card) -> None:
@@ -343,7 +341,7 @@ class Responses:
             row.sends += 1
             asked = self._asked_pause(failure) if self._options.unknown == "resend" else 0.0
             pause = max(_RESEND_SECONDS * 2.0 ** (row.sends - 1), asked)
-            self.lost_at = self._loop.time()
+            self._lives.lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
         row.is_refused = event.startswith("refused")

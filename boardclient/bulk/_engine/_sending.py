@@ -144,6 +144,7 @@ class Sender:
             except BaseException:
                 # Cancelled, or a limiter, a policy or what makes markers has raised.
                 if row.sent_as != before:
+                    self._tally.requests += 1
                     row.error = BoardClientError(f"{CREATE}: the run ended before the response came", Effect.UNKNOWN)
                 self._lives.happen(row, "given back" if row.sent_as == before else "lost")
                 raise

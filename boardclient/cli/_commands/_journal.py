@@ -266,8 +266,6 @@ ledger = commands.part("ledger")
 async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, job: str | None = _job) -> None:
     """Show the progress of the whole and of each part: who holds it, its rate, and how many rows are in doubt.
 
-    Part -1 is run last, and settles the rows in doubt of all others.
-
     Example:  boardclient ledger status --ledger cards.csv.ledger
     """
     import attrs
@@ -287,20 +285,20 @@ async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, j
 async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | None = _job) -> None:
     """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
 
-    A row is named by its reference, or without one by the key of its batch if it is alone in it, as the card of card create
-    --reference is, and otherwise by its position among the rows of its board, with --position. A ledger suggests no cards: the
-    reason of a row names those that may be its own.
+    A row is named by its reference or, without one, by its position among the rows of its board, with --position. --accept
+    takes the cards that are suggested: look at them first, since they are suggested by resemblance.
 
     \b
     Examples:
       boardclient ledger resolve --ledger cards.csv.ledger
+      boardclient ledger resolve --ledger cards.csv.ledger --accept
       boardclient ledger resolve --ledger cards.csv.ledger r-17 --card CARD_ID
       boardclient ledger resolve --ledger cards.csv.ledger --position 5 --absent
       boardclient ledger resolve --ledger cards.ledger ticket-4711 --absent
     """
-    from boardclient.distributed import resolve, unknown_rows
+    from boardclient.distributed import accept_suggestions, resolve, unknown_rows
 
-    unknown = await unknown_rows(ledger, name=job)
+    unknown = await (accept_suggestions if chosen.accept else unknown_rows)(ledger, name=job)
     if not chosen.is_of_one:
         _show_unknown(unknown, chosen)
         return
@@ -312,7 +310,7 @@ async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | No
 
 @ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")
 async def ledger_drain(ledger: str = _ledger, job: str | None = _job) -> Mapping[str, object]:
-    """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
+    """Let the workers of an import end. Requests in flight are completed, and new calls are refused until ledger resume.
 
     Example:  boardclient ledger drain --ledger cards.csv.ledger
     """
@@ -320,3 +318,15 @@ async def ledger_drain(ledger: str = _ledger, job: str | None = _job) -> Mapping
 
     await drain(ledger, name=job)
     return {"draining": True}
+
+
+@ledger.runs("resume", "its rows are sent again by the calls that bring them", needs="nothing")
+async def ledger_resume(ledger: str = _ledger, job: str | None = _job) -> Mapping[str, object]:
+    """Let an import that was drained take work again.
+
+    Example:  boardclient ledger resume --ledger cards.csv.ledger
+    """
+    from boardclient.distributed import resume
+
+    await resume(ledger, name=job)
+    return {"draining": False}

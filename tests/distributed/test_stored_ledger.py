@@ -1,34 +1,32 @@
-"""A part as the ledger of a run: what each of its records does, and what ends its right to write."""
+"""The ledger of a run in a database, and what a call does right before a request."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
-import threading
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import sqlalchemy as sa
-from waiting import SECONDS, until
+from waiting import until
 
-from boardclient import Card, CardDraft, JournalError
+from boardclient import BulkReport, Card, CardDraft, JournalError
 from boardclient._interface._operations import ADD_CARD
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk import BulkAudit, BulkReport
+from boardclient.bulk import BulkAudit
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
-from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed import plan, report
-from boardclient.distributed._parts import LeaseLostError, PartLease, PartLedger, claim
-from boardclient.distributed._tables import CLOSING, dump_audit, jobs, read_states
+from boardclient.distributed._leases import Lease, LeaseLostError, claim
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
-from boardclient.store._alchemy import Database
+from boardclient.store import _ledger as stored_ledgers
+from boardclient.store._database import Database
+from boardclient.store._ledger import StoredJob, StoredLedger
+from boardclient.store._rows import StoredRow, rows_of
+from boardclient.store._tables import dump_audit
 from boardclient.testing import BoardService
 
 DRAFTS = [CardDraft(f"card {n}", "l1") for n in range(20)]
@@ -42,15 +40,19 @@ async def database(ledger: str) -> AsyncIterator[Database]:
     await database.aclose()
 
 
-async def held(database: Database, part: int = 0, owner: str = "me", seconds: float = 30.0) -> PartLease:
-    lease = await claim(database, "job", part, owner, seconds)
+async def held(database: Database, owner: str = "me", seconds: float = 30.0) -> Lease:
+    lease = await database.change(lambda connection: claim(connection, 1, [1], owner, seconds))
     assert lease is not None
     return lease
 
 
-async def opened(database: Database, lease: PartLease) -> PartLedger:
-    states = await read_states(database, "job")
-    return PartLedger(database, lease, list(enumerate(DRAFTS, 1)), states, secret=b"secret", baseline=IdSet())
+async def stored(database: Database) -> list[StoredRow]:
+    return await database.query(lambda connection: rows_of(connection, 1))
+
+
+async def opened(database: Database, lease: Lease) -> StoredLedger:
+    job = StoredJob(job=1, secret=b"secret", marker=True, identity="", baseline=IdSet(), listed_before=0)
+    return StoredLedger(database, lease, job, await stored(database))
 
 
 def rows(count: int) -> list[Row]:
@@ -58,40 +60,43 @@ def rows(count: int) -> list[Row]:
 
 
 async def test_records_are_there_for_the_next_holder(database: Database) -> None:
-    """Outcomes stay, and a part that was given back can be taken at once by its owner."""
-    first = await opened(database, await held(database))
+    """Outcomes stay, and rows that were given back can be taken at once."""
+    lease = await held(database)
+    first = await opened(database, lease)
     given = rows(4)
     await first.admit(given)
     for row in given:
         first.release(row)
     first.add_outcome(given[0], "created", Card("c0"))
+    await first.record_resembling({given[1].seq: [Card("c1", name="like it")]})
     first.add_outcome(given[1], "unknown", error=BoardClientError("lost"))
     first.withdraw([given[2]])
-    await first.record_resembling({})
     assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
     assert "c0" in await first.confirmed()
     doubts, cards = await first.others()
     assert (doubts, "c0" in cards, first.is_new) == ([], True, False)
     await first.aclose()
+    await lease.give_back(database)
 
     second = await opened(database, await held(database))
     again = rows(4)
     await second.admit(again)
-    assert [row.outcome and row.outcome.state for row in again] == ["done", "unknown", None, "logged"]
+    assert [None if row.outcome is None else row.outcome.state for row in again] == ["done", "unknown", None, "logged"]
+    assert json.loads((await stored(database))[1].resembling or "[]")[0][:2] == ["c1", "like it"]
     second.add_outcome(again[0], "already", Card("c0"))
     await second.aclose()
 
 
 async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed later leaves them."""
-    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
     ledger = await opened(database, await held(database))
     (row,) = given = rows(1)
     await ledger.admit(given)
     ledger.add_outcome(row, "created", Card("c0"))
 
     async def is_written() -> bool:
-        return (await read_states(database, "job"))[1][0] == "done"
+        return (await stored(database))[0].state == "done"
 
     await until(is_written)
     await ledger.aclose()
@@ -99,7 +104,7 @@ async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest
 
 async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit at that moment would call it a second card of its row."""
-    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
     ledger = await opened(database, await held(database))
     (row,) = given = rows(1)
     await ledger.admit(given)
@@ -110,8 +115,8 @@ async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Data
         await may_end.wait()
         return await change(self, *arguments, **options)
 
-    async def read_after_it(self: Database, statement: Any) -> Any:
-        return await read(self, statement) if may_end.is_set() else []
+    async def read_after_it(self: Database, *arguments: Any) -> Any:
+        return await read(self, *arguments) if may_end.is_set() else []
 
     monkeypatch.setattr(Database, "change", slow_change)
     monkeypatch.setattr(Database, "read", read_after_it)
@@ -125,15 +130,15 @@ async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Data
     await ledger.aclose()
 
 
-async def test_a_part_that_was_taken_over_can_not_be_written(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write holds neither outcomes nor rows: the epoch has moved on, and the run meets it at its next write."""
-    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+async def test_rows_that_were_taken_over_can_not_be_written(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write holds neither outcomes nor rows: their owner is another, and the run meets it at its next write."""
+    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
     lease = await held(database, owner="other", seconds=0.0)
     taker = await held(database)
     lease.seconds = 30.0
     ledger = await opened(database, lease)
     (row,) = rows(1)
-    row.seq = 1
+    row.seq = (await stored(database))[0].seq
     ledger.add_outcome(row, "created", Card("c0"))
     await until(lambda: ledger._failure)
     for use in (ledger.admit, lambda _: ledger.aclose()):
@@ -141,9 +146,9 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
             await use(rows(1))
     with pytest.raises(LeaseLostError):
         ledger.release(row)
-    assert taker.epoch == lease.epoch + 1
-    assert (await read_states(database, "job"))[1][0] == "logged"
-    assert await claim(database, "job", 0, "third", 1.0) is None
+    assert taker.parts[1].epoch == lease.parts[1].epoch + 1
+    assert (await stored(database))[0].state == "waiting"
+    assert await database.change(lambda connection: claim(connection, 1, [1], "third", 1.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -161,9 +166,9 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
         BulkReport(),
     ],
 )
-async def test_the_audit_of_the_closing_part_is_that_of_the_job(database: Database, made: BulkReport) -> None:
+async def test_the_audit_of_a_job_is_stored(database: Database, made: BulkReport) -> None:
     """Its numbers, cards and drafts are in the report, or why there is none."""
-    ledger = await opened(database, await held(database, CLOSING))
+    ledger = await opened(database, await held(database))
     await ledger.finish(audit=dump_audit(made))
     await ledger.aclose()
     found = await report(database.where)
@@ -178,36 +183,6 @@ async def test_tasks_do_not_travel_to_other_hosts_in_clear_text() -> None:
             DaskRun([], scheduler=address)
     options: dict[str, Any] = {"scheduler": "tls://far.example:8786"}
     DaskRun([], **options)
-
-
-async def test_a_task_that_is_cancelled_while_it_reads_leaves_the_file_free(tmp_path: Path) -> None:
-    """Also while something holds its cursor, as the traceback of its error does."""
-    path = tmp_path / "cards.ledger"
-    await plan(DRAFTS, "b1", path)
-    database, loop, is_cancelled, errors = Database(path), asyncio.get_running_loop(), threading.Event(), []
-
-    def cancel(statement: str) -> None:
-        if statement.startswith("SELECT"):
-            loop.call_soon_threadsafe(task.cancel)
-            loop.call_soon_threadsafe(is_cancelled.set)
-            is_cancelled.wait(SECONDS)
-
-    def select(connection: sa.Connection) -> None:
-        connection.connection.driver_connection.set_trace_callback(cancel)  # type: ignore[union-attr]  # -- it is open
-        connection.execute(sa.select(jobs.c.job))
-
-    async def read() -> None:
-        try:
-            await database.change(select)
-        except asyncio.CancelledError as error:
-            errors.append(error)
-
-    task = asyncio.ensure_future(read())
-    await task
-    assert errors
-    with contextlib.closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-    await database.aclose()
 
 
 async def test_a_database_that_can_not_be_used_is_named() -> None:

@@ -1,0 +1,484 @@
+"""The work of one call: it takes the rows that are to be sent, runs them, and gives them back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, TypeVar
+
+import attrs
+
+from boardclient._guards import check_notified
+from boardclient._interface._responses import moment_in
+from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk import BulkReport, BulkRun, CardResult
+from boardclient.bulk._life import IN_DOUBT
+from boardclient.bulk._results import MOST_PROBLEMS
+from boardclient.bulk._run import check_count, make_options
+from boardclient.distributed import _leases
+from boardclient.distributed._batches import Batch, RowsHeldError, store_batch
+from boardclient.distributed._jobs import CLOSING, Job
+from boardclient.distributed._leases import LEASE_SECONDS, HeldElsewhereError, Lease, LeaseLostError, claim, worker_name
+from boardclient.distributed._status import result_of
+from boardclient.distributed._worker import Worker
+from boardclient.errors import BoardClientError, JournalError
+from boardclient.events import BulkProgress
+from boardclient.models import CardDraft, check_seconds
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database
+from boardclient.store._ledger import StoredJob, StoredLedger
+from boardclient.store._rows import OPEN_ROWS, PLACES, StoredRow, rows_by_number, rows_of
+from boardclient.store._tables import dump_audit
+
+R = TypeVar("R")
+
+_POLL_SECONDS: Final = 0.5
+_MOST_LOSSES: Final = 10
+"""How often a call may lose its part before it ends."""
+_FEW: Final = 32
+"""A run with so many rows has a worker for each."""
+_MOST_ABANDONED: Final = 200
+"""How many parts that workers have left are completed together."""
+_HELD: Final = "SELECT {held} AS is_held, lease_until - {clock} AS rest, size, in_doubt FROM boardclient_parts WHERE part = ?"
+
+Progress = Callable[[BulkProgress], object]
+
+
+@attrs.frozen
+class WorkOptions:
+    """How a worker works: the options of `import_part` and `reconcile`, which describe them, with their checks."""
+
+    concurrency: int | None = None
+    lease: float = LEASE_SECONDS
+    patience: float | None = None
+    on_progress: Progress | None = None
+    probe: bool = True
+    settle: float | None = None
+    """None: as the job says."""
+
+    def __attrs_post_init__(self) -> None:
+        check_count(self.concurrency, "concurrency")
+        if not 0 < check_seconds(self.lease, "lease") < math.inf:
+            raise ValueError("lease must be more than 0 seconds, and finite")
+        if self.patience is not None and not 0 <= check_seconds(self.patience, "patience") < math.inf:
+            raise ValueError("patience must be a number of seconds, at least 0, or None")
+        if self.on_progress is not None:
+            check_notified(self.on_progress, "on_progress")
+        if not isinstance(self.probe, bool):
+            raise TypeError(f"probe must be True or False, not {type(self.probe).__name__}")
+
+    @property
+    def seconds(self) -> float:
+        """The length of a lease."""
+        return max(_leases.SHORTEST_SECONDS, self.lease)
+
+
+@attrs.frozen
+class _Taken:
+    """What a call may do about some rows now: those of its lease, or none while another worker has them."""
+
+    rows: Sequence[StoredRow]
+    lease: Lease | None = None
+    due: Callable[[StoredRow], bool] = lambda row: True
+    """Whether a row of the lease is to be sent or settled."""
+    is_over: bool = False
+    """Whether nothing is left to do."""
+    rest: float = 0.0
+    """How many seconds another worker may keep them."""
+
+
+@attrs.frozen(kw_only=True)
+class Task:
+    """The call of a worker for a job."""
+
+    worker: Worker
+    job: Job
+    pipeline: Pipeline
+    stored: StoredJob
+    options: WorkOptions
+
+    @property
+    def database(self) -> Database:
+        return self.worker.database
+
+    # --- batches and parts
+
+    async def store(self, key: str, drafts: Sequence[CardDraft]) -> Batch:
+        """Store a batch, and take its part if it is new. Wait while another worker has rows whose content is to be replaced.
+
+        Raises:
+            JournalError: the ledger has other rows, or the job is drained.
+        """
+        owner = worker_name()
+
+        def store(connection: Connection) -> Batch:
+            batch = store_batch(connection, self.stored.job, key, drafts, owner=owner, seconds=self.options.seconds)
+            if batch.lease is not None and self._is_draining(connection):
+                raise self.drained()
+            return batch
+
+        taken: list[Batch] = []
+        pause = _Pause(self.options.patience)
+        while True:
+            try:
+                return await self.database.change(store, on_commit=taken.append)
+            except RowsHeldError as held:
+                await pause.take(held.message)
+            except asyncio.CancelledError:
+                for batch in taken:
+                    if batch.lease is not None:
+                        await self._give_back(batch.lease, batch.rows)
+                raise
+
+    def _is_draining(self, connection: Connection) -> bool:
+        return bool(connection.value("SELECT is_draining FROM boardclient_jobs WHERE job = ?", self.stored.job))
+
+    async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
+        """Send what is to be sent of a batch, wait for what others send, and return what became of its rows."""
+        resent = {row.seq for row in batch.rows if row.state == "failed"}
+        index_of = {row.seq: index for index, row in enumerate(batch.rows)}
+        parts: dict[int, list[int]] = {} if batch.part is None else {batch.part: []}  # its own first, then those of others
+        for row in sorted(batch.rows):
+            parts.setdefault(row.part, []).append(row.seq)
+        results: dict[int, CardResult] = {}
+        reports: list[BulkReport] = []
+        for part, numbers in parts.items():
+            first = None
+            if batch.lease is not None and part == batch.part:
+                first = _Taken([row for row in batch.rows if row.part == part], batch.lease)
+            choose = partial(self._choose, part, numbers, resent, settles)
+            try:
+                left, report, found = await self._hold(choose, first)
+            except DrainedError:
+                rows = await self.database.query(lambda connection: rows_by_number(connection, numbers))  # noqa: B023 -- awaited
+                if any(row.state in {"waiting", "logged", "undone"} for row in rows):
+                    raise
+                left, report, found = rows, BulkReport(), []  # what is known of them was known before
+            for row in left:
+                index = index_of[row.seq]
+                results[index] = result_of(index, drafts[index], row.outcome, is_earlier=True)
+            for row, result in found:
+                index = index_of[row.seq]
+                results[index] = attrs.evolve(result, index=index, draft=drafts[index])
+            reports.append(report)
+        ordered = [results[index] for index in range(len(drafts))]
+        return _merged(reports, ordered), ordered
+
+    def _choose(
+        self,
+        part: int,
+        numbers: list[int],
+        resent: set[int],
+        settles: bool,
+        connection: Connection,
+        *,
+        owner: str,
+        is_again: bool,
+    ) -> _Taken:
+        """Take those of some rows of a part that are to be sent, within a transaction."""
+
+        def is_due(row: StoredRow) -> bool:
+            is_failed = row.state == "failed" and row.seq in resent and not is_again
+            return row.state in {"waiting", "undone"} or is_failed or (settles and row.state in IN_DOUBT)
+
+        rows = rows_by_number(connection, numbers)
+        held = connection.one(_HELD, part)
+        if held is None:
+            raise JournalError(f"the ledger {self.job.ledger} was emptied or replaced while it was in use: nothing more is sent")
+        is_waited_for = held.is_held and any(row.state in {"logged", "failed"} for row in rows)
+        is_to_be_closed = held.in_doubt is None and not held.is_held and len(rows) == held.size
+        if not (any(map(is_due, rows)) or is_waited_for or is_to_be_closed):
+            return _Taken(rows, is_over=True)
+        lease = claim(connection, self.stored.job, [part], owner, self.options.seconds)
+        if lease is None:
+            return _Taken(rows, rest=max(0.0, float(held.rest)))
+        rows = rows_by_number(connection, numbers)  # again, now that nobody else sends them
+        if lease.log_first(connection, rows):
+            return _Taken(rows_by_number(connection, numbers), lease)
+        return _Taken(rows, lease, is_due)
+
+    async def run_planned(self, part: int) -> None:
+        """Run the rows of a planned part that wait, and those that have failed if it is open.
+
+        Raises:
+            JournalError: the ledger has no such part, or its plan was interrupted.
+        """
+        statement = (
+            "SELECT j.digest, j.planned, p.part, p.state FROM boardclient_jobs AS j LEFT JOIN boardclient_parts AS p"
+            " ON p.job = j.job AND p.key = ? WHERE j.job = ?"
+        )
+        (found,) = await self.database.read(statement, str(part), self.stored.job)
+        if found.part is None or found.digest is None or part >= found.planned:
+            raise JournalError(f"the plan of {self.job.name!r} has no part {part} yet: plan it to its end before parts are run")
+        if found.state != "done":
+            rows = await self.database.query(lambda connection: rows_of(connection, found.part))
+            resent = {row.seq for row in rows if row.state == "failed"}
+            choose = partial(self._choose, found.part, [row.seq for row in rows], resent, False)
+            with contextlib.suppress(DrainedError):
+                await self._hold(choose)
+
+    async def complete_abandoned(self) -> None:
+        """Send the rows that workers have taken up and no longer hold."""
+        statement = (
+            "SELECT part FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND epoch > 0 AND NOT {held}"
+            " ORDER BY part LIMIT ?"
+        )
+
+        def choose(connection: Connection, *, owner: str, is_again: bool) -> _Taken:
+            found = connection.fetch(statement, self.stored.job, _MOST_ABANDONED)
+            numbers = [] if is_again else [one.part for one in found]
+            lease = claim(connection, self.stored.job, numbers, owner, self.options.seconds) if numbers else None
+            if lease is None:
+                return _Taken([], is_over=True)
+            rows = [row for part in sorted(lease.parts) for row in rows_of(connection, part)]
+            return _Taken(rows, lease, lambda row: row.state in {"waiting", "undone", "failed"})
+
+        while (await self._hold(choose))[1].requests:
+            pass
+
+    # --- the end of a job
+
+    async def close_at_end(self) -> None:
+        """Reconcile a planned job once none of its parts has rows to send, unless that was done."""
+        numbers = [str(part) for part in self.job.parts if part != CLOSING]
+        open_parts = "SELECT count(*) FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND key {in ?}"
+
+        def is_over(connection: Connection) -> bool:
+            found = connection.one("SELECT audit, is_draining FROM boardclient_jobs WHERE job = ?", self.stored.job)
+            is_done = found is None or found.audit is not None or found.is_draining
+            return is_done or bool(connection.value(open_parts, self.stored.job, numbers))
+
+        with contextlib.suppress(DrainedError):
+            if not await self.database.query(is_over):
+                await self.complete_abandoned()  # rows of other batches of the job
+                await self._hold(partial(self._take_doubts, is_over))
+
+    async def close(self) -> BulkReport:
+        """Settle the rows in doubt that no other worker has, and return the report of the run."""
+        return (await self._hold(partial(self._take_doubts, lambda connection: False)))[1]
+
+    def _take_doubts(
+        self, is_over: Callable[[Connection], bool], connection: Connection, *, owner: str, is_again: bool
+    ) -> _Taken:
+        """Take the right to reconcile the job, and its rows that are in doubt or have failed, within a transaction."""
+        if is_over(connection):
+            return _Taken([], is_over=True)
+        parts = {row.seq // PLACES for row in connection.fetch(OPEN_ROWS, self.stored.job)}
+        lease = claim(connection, self.stored.job, parts, owner, self.options.seconds, is_of_job=True)
+        if lease is None:
+            rest = connection.value("SELECT lease_until - {clock} FROM boardclient_jobs WHERE job = ?", self.stored.job)
+            return _Taken([], rest=max(0.0, float(rest)))
+        rows = [StoredRow(*row) for row in connection.fetch(OPEN_ROWS, self.stored.job)]  # again, now that nobody else sends them
+        return _Taken(sorted(row for row in rows if row.part in lease.parts), lease)
+
+    # --- runs
+
+    async def _hold(
+        self, choose: Callable[..., _Taken], first: _Taken | None = None
+    ) -> tuple[Sequence[StoredRow], BulkReport, list[tuple[StoredRow, CardResult]]]:
+        """Run what `choose` takes, again if it is lost, and wait while another worker has it.
+
+        Return the rows that were left as they are, the report of the run, and the results of the others.
+
+        Raises:
+            DrainedError: the job is drained.
+            HeldElsewhereError: another worker has the rows for longer than the call may wait.
+            LeaseLostError: they were lost again and again: the machine stands still for longer than a lease.
+        """
+        pause, losses, is_again = _Pause(self.options.patience), 0, False
+        while True:
+            taken = first or await self._take(partial(choose, owner=worker_name(), is_again=is_again))
+            first, is_again = None, True
+            # Four cases: this call has the rows, nothing is left to do, the job is drained, or another worker has them.
+            if taken.lease is not None:
+                pause.end()
+                try:
+                    return await self._run(taken, taken.lease)
+                except LeaseLostError:  # another worker may have them now, or this one takes them again
+                    losses += 1
+                    if losses == _MOST_LOSSES:
+                        raise
+            elif taken.is_over:
+                return taken.rows, BulkReport(), []
+            elif await self.database.query(self._is_draining):
+                raise self.drained()
+            else:
+                await pause.take(f"another worker has rows of {self.job.name!r}", taken.rest)
+
+    async def _take(self, choose: Callable[[Connection], _Taken]) -> _Taken:
+        """Take rows by some work in a transaction. A caller that is cancelled meanwhile gives them back."""
+        taken: list[_Taken] = []
+        try:
+            return await self.database.change(choose, on_commit=taken.append)
+        except asyncio.CancelledError:
+            for one in taken:
+                if one.lease is not None:
+                    await self._give_back(one.lease)
+            raise
+
+    async def _run(
+        self, taken: _Taken, lease: Lease
+    ) -> tuple[Sequence[StoredRow], BulkReport, list[tuple[StoredRow, CardResult]]]:
+        """Run the rows of a lease, record their end, and give them back."""
+        rows, left = [row for row in taken.rows if taken.due(row)], [row for row in taken.rows if not taken.due(row)]
+        is_fresh = lease.is_fresh
+        ledger = StoredLedger(self.database, lease, self.stored, rows, is_fresh=is_fresh)
+        try:
+            async with lease.kept(self.database):
+                if not (rows or lease.is_of_job):
+                    await ledger.finish()
+                    return left, BulkReport(), []
+                report, results = await self._carry_out(lease, ledger, rows)
+        finally:
+            if not lease.is_returned:
+                await self._give_back(lease)
+        if len(results) < len(rows):
+            raise self.drained()
+        return left, report, [(rows[result.index], result) for result in results]
+
+    async def _carry_out(
+        self, lease: Lease, ledger: StoredLedger, rows: Sequence[StoredRow]
+    ) -> tuple[BulkReport, list[CardResult]]:
+        """Run rows, and record the end of the run."""
+        # The board is read for rows that are in doubt or were refused. The others are left to `reconcile` if they are lost.
+        reads = lease.is_of_job or any(row.age is not None and row.state != "waiting" for row in rows)
+        drafts = [row.draft for row in rows]
+        lists = {draft.list_id for draft in drafts}
+        concurrency = self.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
+        options = make_options(
+            self.pipeline,
+            concurrency=1 if lease.commit_size == 1 else concurrency,
+            journal=None,
+            # The lists of the board are read by the run, unless all are known.
+            board_id=self.job.board_id if reads or not lists <= self.stored.lists else None,
+            unknown="reconcile" if reads else "report",
+            marker=self.stored.marker or None,
+            settle=await self._settle() if reads else None,
+            probe=self.options.probe and reads,
+            waits_for_consent=False,
+        )
+        options = attrs.evolve(options, ledger=ledger, resends=not lease.is_of_job)
+        listeners = [] if self.options.on_progress is None else [self.options.on_progress]
+        run = BulkRun(self.pipeline, drafts, options, listeners)
+        watch = _Watch(run, self.options.patience)
+        ledger.report, lease.on_drain = (lambda: run.report), run.stop
+        if lease.is_draining:  # since before it had a run
+            run.stop()
+        async with watch, run:
+            results = [result async for result in run]
+            if watch.error is not None:
+                raise watch.error
+            if not lease.is_draining:
+                await ledger.finish(audit=dump_audit(run.report) if lease.is_of_job else None)
+        self.stored.lists |= lists - {result.draft.list_id for result in run.report.problems}
+        return run.report, results
+
+    async def _settle(self) -> float | None:
+        """Return for how long rows in doubt are not judged: the job's time, which may be another one since it was bound."""
+        if self.options.settle is not None:
+            return self.options.settle
+        (found,) = await self.database.read("SELECT options FROM boardclient_jobs WHERE job = ?", self.stored.job)
+        settle: float | None = json.loads(found.options)["settle"]
+        return settle
+
+    async def _give_back(self, lease: Lease, rows: Sequence[StoredRow] = ()) -> None:
+        """Let another worker have what a lease holds. Rows that were logged with it, and not taken, were not sent."""
+        with contextlib.suppress(JournalError):  # then it ends by itself
+            if lease.is_fresh and rows:
+                await StoredLedger(self.database, lease, self.stored, rows, is_fresh=True).aclose()
+            await lease.give_back(self.database)
+
+    def drained(self) -> DrainedError:
+        return DrainedError(
+            f"the job {self.job.name!r} is drained: `boardclient ledger resume` or distributed.resume opens it again"
+        )
+
+
+class DrainedError(JournalError):
+    """The job takes no more work until it is resumed."""
+
+
+@attrs.define
+class _Pause:
+    """The pauses of a call that waits for another worker, for so many seconds in a row at most."""
+
+    patience: float | None
+    _since: float | None = None
+
+    def end(self) -> None:
+        """Note that it waits no more."""
+        self._since = None
+
+    async def take(self, why: str, rest: float | None = None) -> None:
+        """Wait for a moment.
+
+        Raises:
+            HeldElsewhereError: it has waited for too long.
+        """
+        clock = asyncio.get_running_loop().time
+        self._since = clock() if self._since is None else self._since
+        if self.patience is not None and clock() + _POLL_SECONDS - self._since > self.patience:
+            error = HeldElsewhereError(why)
+            error.retry_at = None if rest is None else moment_in(rest)
+            raise error
+        await asyncio.sleep(_POLL_SECONDS if rest is None else min(_POLL_SECONDS, max(0.01, rest)))
+
+
+@attrs.define
+class _Watch:
+    """Ends a run that waits for longer than its call may: for a service that accepts nothing, or that asks to wait."""
+
+    run: BulkRun
+    patience: float | None
+    error: BoardClientError | None = None
+    _since: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def _look(self, patience: float) -> None:
+        """Look whether the run waits, some times in the seconds that it may."""
+        loop, progress = asyncio.get_running_loop(), self.run.progress
+        is_waiting = progress.waiting_for in {"outage", "retry-after"} and progress.phase != "waiting"
+        self._since = (self._since or loop.time()) if is_waiting else None
+        if self._since is not None:
+            rest = patience - (loop.time() - self._since)
+            ends_at = progress.wait_ends_at
+            seconds = 0.0 if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
+            if max(seconds, 1e-3) > rest:  # also where the pause that is left is longer than the call waits
+                self.error = BoardClientError(f"{progress.status}: the part is given back")
+                self.error.retry_at = ends_at
+                self.run.stop()
+                return
+        self._timer = loop.call_later(max(0.01, min(_POLL_SECONDS, patience / 4)), self._look, patience)
+
+    async def __aenter__(self) -> None:
+        if self.patience is not None:
+            self._look(self.patience)
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _merged(reports: Sequence[BulkReport], results: Sequence[CardResult]) -> BulkReport:
+    """Return the report of a call, whose rows several runs may have sent."""
+    counts: Counter[str] = Counter(result.state for result in results)
+    seconds = sum(report.seconds for report in reports)
+    return BulkReport(
+        created=counts["created"],
+        already=counts["already"],
+        failed=counts["failed"],
+        unknown=counts["unknown"],
+        seconds=seconds,
+        rate=counts["created"] / seconds if seconds else 0.0,
+        requests=sum(report.requests for report in reports),
+        rejected=sum(report.rejected for report in reports),
+        problems=tuple(result for result in results if result.error is not None)[:MOST_PROBLEMS],
+        audit_error=next((report.audit_error for report in reports if report.audit_error is not None), None),
+        probes=tuple(card for report in reports for card in report.probes),
+    )

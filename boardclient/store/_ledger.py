@@ -1,0 +1,294 @@
+"""The ledger of a run in a database: what it keeps of its rows, from which a later run, here or elsewhere, resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import attrs
+
+from boardclient.bulk._content import Content, IdSet
+from boardclient.bulk._ledger import Doubt, DurableLedger, Others
+from boardclient.bulk._life import Outcome, Row, RowState
+from boardclient.bulk._results import BulkReport
+from boardclient.models import Card
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database
+from boardclient.store._rows import LOGGED, LOGGED_ROWS, OPEN_ROWS, PLACES, StoredRow, close_part
+
+MOST_STALLS: Final = 2
+"""How many workers may die with a part before its rows are sent one by one, so that the row which kills them is known."""
+_NOTE_SECONDS: Final = 0.5
+"""How long an outcome may wait to be written together with others or the next rows."""
+_OUTCOME: Final = (("seq", int), ("job", int), ("state", str), ("detail", str), ("at", float), ("resembling", str))
+_UPSERT: Final = (
+    "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
+    " resembling = excluded.resembling"
+)
+_DONE: Final = "SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'"
+_DOUBTS: Final = f"{OPEN_ROWS} AND o.state <> 'failed'"
+
+
+class Right(Protocol):
+    """The right of a run to send and record its rows: a lease, or the lock of a file."""
+
+    parts: dict[int, Any]
+    """The parts of the rows, by their numbers, as they were when the right was taken."""
+    is_returned: bool
+
+    @property
+    def commit_size(self) -> int:
+        """How many rows to log together."""
+
+    def is_held(self) -> bool:
+        """Return False if a request must not begin now."""
+
+    def check(self) -> None:
+        """Raise a JournalError if a request must not begin now."""
+
+    def renew(self, connection: Connection) -> None:
+        """Renew it within a transaction, or raise a JournalError if it is lost."""
+
+    def end(self, connection: Connection) -> None:
+        """Give it back within a transaction."""
+
+
+@attrs.define
+class StoredJob:
+    """What is known of a job, which belongs to one service and account.
+
+    Attributes:
+        job: Its number.
+        baseline: The cards that existed before its first row.
+        listed_before: How many of them the board listed.
+        lists: The lists of its board, as far as they are known.
+    """
+
+    job: int
+    secret: bytes = attrs.field(repr=False)
+    marker: bool
+    identity: str
+    baseline: IdSet = attrs.field(repr=False)
+    listed_before: int
+    lists: frozenset[str] = frozenset()
+
+
+class StoredLedger(DurableLedger):
+    """The ledger of a run of rows that a database has. It is owned by the run, which closes it.
+
+    Rows to be sent are in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each transaction
+    renews the right of the run, and holds only if it still has it. The right is checked right before each request.
+    """
+
+    released = -1  # so that each row is passed to `release`
+    is_new = False  # the cards that were there before are read when the job is bound to its service
+
+    def __init__(
+        self, database: Database, right: Right, job: StoredJob, rows: Sequence[StoredRow], *, is_fresh: bool = False
+    ) -> None:
+        super().__init__(job.secret)
+        self.commit_size = self.largest_commit = right.commit_size
+        self.may_send = right.is_held
+        self.report: Callable[[], BulkReport] = BulkReport
+        """The run's report so far."""
+        self.rows: Sequence[StoredRow] = rows
+        """The rows of the input, in its order."""
+        self._baseline, self.listed_before = job.baseline, job.listed_before
+        self.older.append(job.baseline)
+        self._database, self._right, self._job = database, right, job
+        self._logged = {part: found.logged for part, found in right.parts.items()}
+        """How many rows of each part are logged from its beginning on."""
+        self._has_outcome = {row.seq for row in rows if row.age is not None}
+        # Those that were logged when the rows were stored, and not taken yet. None was sent.
+        self._ahead = {row.seq for row in rows if row.state == "logged"} if is_fresh else set[int]()
+        self._pending: dict[int, Outcome] = {}
+        self._resembling: dict[int, str] = {}
+        self._told: BulkReport = BulkReport()
+        """The report whose figures are in the database."""
+        self._writing = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+
+    async def admit(self, rows: Sequence[Row]) -> None:
+        """Log the rows to be sent, and set on the others what became of them.
+
+        Raises:
+            LeaseLostError: another worker has the part now.
+            JournalError: the database can't be used. None of the rows may be sent.
+        """
+        sent: list[int] = []
+        now = asyncio.get_running_loop().time()
+        for row in rows:
+            stored = self.rows[row.index]
+            row.seq, row.first_seq = stored.seq, stored.marker
+            if stored.seq in self._ahead:
+                self._ahead.remove(stored.seq)
+            elif row.outcome is not None or stored.state in {"waiting", "undone"}:  # the former was refused, and is sent again
+                sent.append(stored.seq)
+            else:
+                row.outcome, row.doubted_at = stored.outcome, now - (stored.age or 0.0)
+        if sent or self._pending:
+            await self._write(sent)
+        for row in rows:
+            if row.seq in sent:
+                row.outcome = None
+
+    def release(self, row: Row) -> None:
+        """Check right before a request that the rows are still this worker's.
+
+        Raises:
+            LeaseLostError: they may not be. The row must not be sent.
+        """
+        self._right.check()
+
+    async def confirmed(self) -> IdSet:
+        """Return the identifiers of the cards that belong to rows of the job."""
+        return IdSet(await self._confirmed())
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        """Return up to `most` of these identifiers for which a condition holds."""
+        return set(islice(filter(condition, await self._confirmed()), most))
+
+    async def _confirmed(self) -> list[str]:
+        async with self._writing:  # what is being written is neither pending nor in the database
+            noted = {seq: known.detail for seq, known in self._pending.items() if known.state == "done"}
+            found = [row.detail for row in await self._database.read(_DONE, self._job.job)]
+        return [*found, *noted.values()]
+
+    async def others(self) -> Others:
+        """Return the rows in doubt that are not this run's, and all cards that rows have by now."""
+
+        def read(connection: Connection) -> list[StoredRow]:
+            found = [*connection.fetch(_DOUBTS, self._job.job), *connection.fetch(LOGGED_ROWS, self._job.job)]
+            return [StoredRow(*row) for row in found]
+
+        own = {row.seq for row in self.rows}
+        doubts = [row for row in await self._database.query(read) if row.seq not in own]
+        return Others([Doubt(row.number, Content.of(row.draft, None)) for row in doubts], {*await self._confirmed()})
+
+    async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
+        """Keep the cards that may be those of rows, by the rows' numbers. They are written with the rows' outcomes."""
+        for seq, found in cards.items():
+            self._resembling[seq] = json.dumps([_shown(card) for card in found])
+
+    async def finish(self, *, audit: str | None = None) -> None:
+        """Record the end of the run, close the parts, and give them back."""
+
+        def close(connection: Connection) -> None:
+            for part in self._right.parts:
+                close_part(connection, part)
+            if audit is not None:
+                connection.run("UPDATE boardclient_jobs SET audit = ? WHERE job = ?", audit, self._job.job)
+            self._right.end(connection)
+
+        await self._write(then=close)
+        self._right.is_returned = True
+
+    async def aclose(self) -> None:
+        """Write what was recorded.
+
+        Raises:
+            LeaseLostError: another worker has the part now.
+            JournalError: the database can't be written. The rows without outcome are in doubt.
+        """
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
+        self._pending.update(dict.fromkeys(self._ahead, Outcome("waiting", "")))
+        self._ahead = set()
+        is_told = self.report().requests == self._told.requests
+        if self._pending or self._failure is not None or not (is_told or self._right.is_returned):
+            await self._write()
+
+    def _record(self, seq: int, state: RowState, detail: str) -> None:
+        self._pending[seq] = Outcome(state, detail)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._writer = asyncio.ensure_future(self._try_to_write())
+
+    async def _try_to_write(self) -> None:
+        try:
+            await self._write()
+        except Exception as error:  # the run meets it at its next write
+            self._failure = self._failure or error
+
+    async def _write(self, sent: Sequence[int] = (), *, then: Callable[[Connection], None] | None = None) -> None:
+        """Write outcomes, then which rows are sent, and renew the right of the run, all in one."""
+        async with self._writing:
+            if self._failure is not None:
+                raise self._failure
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            noted, self._pending = self._pending, {}
+            again, logged = self._split(sent)
+            report, is_written = self.report(), False
+
+            def store(connection: Connection) -> None:
+                self._right.renew(connection)
+                self._store(connection, noted, again, logged, report)
+                if then is not None:
+                    then(connection)
+
+            def note_written(_: None) -> None:
+                nonlocal is_written
+                is_written, self._told = True, report
+                self._logged |= logged
+                self._has_outcome.update(noted, again)
+
+            try:
+                await self._database.change(store, on_commit=note_written)
+            except BaseException:
+                if is_written:  # a cancellation, after which they are not sent
+                    self._ahead.update(sent)
+                else:
+                    self._pending = {**noted, **self._pending}
+                raise
+
+    def _split(self, sent: Sequence[int]) -> tuple[list[int], dict[int, int]]:
+        """Split rows to be logged into those that need an outcome, and how far the others reach from the beginning of a part."""
+        again: list[int] = []
+        logged: dict[int, int] = {}
+        for seq in sorted(sent):
+            part, position = divmod(seq, PLACES)
+            if position == logged.get(part, self._logged[part]) and seq not in self._has_outcome:
+                logged[part] = position + 1
+            else:
+                again.append(seq)
+        return again, logged
+
+    def _candidates(self, seq: int, known: Outcome) -> str | None:
+        return self._resembling.get(seq) if known.state == "unknown" else None
+
+    def _store(
+        self,
+        connection: Connection,
+        noted: Mapping[int, Outcome],
+        again: Iterable[int],
+        logged: Mapping[int, int],
+        report: BulkReport,
+    ) -> None:
+        job, at = self._job.job, connection.now()
+        known = {seq: (seq, job, one.state, one.detail, at, self._candidates(seq, one)) for seq, one in noted.items()}
+        known |= {seq: (seq, job, *LOGGED, at, None) for seq in again}
+        if known:  # in one order, or two transactions could wait for each other
+            connection.insert("INSERT INTO boardclient_outcomes", _OUTCOME, [known[seq] for seq in sorted(known)], _UPSERT)
+        for part, number in sorted(logged.items()):
+            connection.run("UPDATE boardclient_parts SET logged = ? WHERE part = ?", number, part)
+        first = min(self._right.parts, default=None)
+        if first is not None and (report != self._told or noted):
+            before = self._right.parts[first]
+            values = before.requests + report.requests, before.rejected + report.rejected, before.seconds + report.seconds
+            statement = "UPDATE boardclient_parts SET requests = ?, rejected = ?, seconds = ? WHERE part = ?"
+            connection.run(statement, *values, first)
+            if 0 < before.stalls < MOST_STALLS and any(one.state == "done" for one in noted.values()):
+                connection.run("UPDATE boardclient_parts SET stalls = 0 WHERE part = ?", first)
+
+
+def _shown(card: Card) -> list[object]:
+    return [card.id, card.name or "", card.list_id or "", card.desc, None if card.due is None else int(card.due.timestamp())]

@@ -1,0 +1,178 @@
+"""Rows as a ledger has them: what is stored of a draft, and what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from boardclient.bulk._content import Content, digest
+from boardclient.bulk._life import Outcome, RowState
+from boardclient.errors import JournalError
+from boardclient.models import CardDraft, utc_timestamp
+from boardclient.store._connection import Connection
+
+PLACES: Final = 2**32
+"""A row's number is the number of its part times this, plus its position in the part."""
+LOGGED: Final = Outcome("logged", "a worker has sent it, and ended before the response came")
+OF_ROWS: Final = (
+    "SELECT r.seq, r.ref, r.content, r.marker, {state} AS state, o.detail, o.at, {clock} - o.at AS age, o.resembling"
+    " FROM boardclient_rows AS r JOIN boardclient_parts AS p ON p.part = r.seq / 4294967296"
+    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+)
+"""The start of a statement that returns rows as `StoredRow` has them."""
+OPEN: Final = "o.state IN ('waiting', 'logged', 'unknown', 'failed')"
+"""The condition of the index on outcomes that may change. SQLite uses it only if a statement has the same words."""
+OPEN_ROWS: Final = f"{OF_ROWS} WHERE o.job = ? AND {OPEN} AND o.state <> 'waiting'"
+"""Those that have failed or are in doubt, by their outcomes."""
+LOGGED_ROWS: Final = (
+    f"{OF_ROWS} WHERE p.job = ? AND p.in_doubt IS NULL AND p.logged > 0 AND r.seq >= p.part * {PLACES}"
+    f" AND r.seq < p.part * {PLACES} + p.logged AND o.seq IS NULL"
+)
+"""Those that have no outcome: they stand in parts that are not closed."""
+
+
+class StoredRow(NamedTuple):
+    """A row of a ledger."""
+
+    seq: int
+    ref: str | None
+    content: str
+    marker: int | None
+    """The number from which its marker is derived, None if that is `seq`."""
+    state: RowState
+    detail: str | None = None
+    at: float | None = None
+    """When its outcome was recorded, on the clock of the database, None if it has none."""
+    age: float | None = None
+    """How many seconds ago that was."""
+    resembling: str | None = None
+    """The cards that may be its own, while it is unknown or if a person has resolved it."""
+
+    @property
+    def part(self) -> int:
+        return self.seq // PLACES
+
+    @property
+    def number(self) -> int:
+        """The number from which its marker is derived. It stays the same for ever, but after an undo."""
+        return self.seq if self.marker is None else self.marker
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.state, self.detail or LOGGED.detail)
+
+    @property
+    def draft(self) -> CardDraft:
+        """What was delivered.
+
+        Raises:
+            JournalError: it is damaged.
+        """
+        with undamaged(f"row {self.seq}"):
+            name, list_id, desc, due, pos = json.loads(self.content)
+            when = None if due is None else datetime.fromisoformat(due)
+            return CardDraft(name, list_id, desc, when, pos, self.ref)
+
+
+def first_of(part: int) -> int:
+    """Return the number of the first row of a part."""
+    return part * PLACES
+
+
+@contextlib.contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """Raise what damaged values lead to as a JournalError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        failure = type(error).__name__
+    else:
+        return
+    raise JournalError(
+        f"{what} is damaged ({failure}): put back a copy of the ledger, and reconcile the job before anything else"
+    )
+
+
+def dump_content(draft: CardDraft) -> str:
+    """Return what is stored of a draft, beside its reference."""
+    due = None if draft.due is None else utc_timestamp(draft.due)
+    return json.dumps([draft.name, draft.list_id, draft.desc, due, draft.pos], ensure_ascii=True, separators=(",", ":"))
+
+
+_FIELDS: Final = ("name", "list_id", "desc", "due", "pos")
+
+
+def differing_field(stored: str, given: str) -> str | None:
+    """Return the name of the first field in which two stored contents differ, None if they are equal as cards are compared."""
+    if stored == given:
+        return None
+    one, other = (StoredRow(0, None, text, None, "waiting").draft for text in (stored, given))
+    if Content.of(one) != Content.of(other):
+        pairs = zip(_FIELDS, Content.of(one), Content.of(other), strict=False)
+        return next(name for name, before, now in pairs if before != now)
+    return None if one.pos == other.pos else "pos"
+
+
+def digest_rows(drafts: Iterable[CardDraft], *running: Any) -> Any:
+    """Return the digest of all that rows are, and add them to others."""
+    found = blake2b(digest_size=16)
+    for draft in drafts:
+        row = digest(draft) + (draft.reference or "").encode("utf-8", "surrogatepass") + b"\0"
+        for one in (found, *running):
+            one.update(row)
+    return found
+
+
+def rows_of(connection: Connection, part: int) -> list[StoredRow]:
+    """Return the rows of a part, in the order of their positions."""
+    first = first_of(part)
+    return [
+        StoredRow(*row)
+        for row in connection.fetch(f"{OF_ROWS} WHERE r.seq >= ? AND r.seq < ? ORDER BY r.seq", first, first_of(part + 1))
+    ]
+
+
+def rows_by_number(connection: Connection, numbers: list[int]) -> list[StoredRow]:
+    """Return rows by their numbers, in their order."""
+    return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.seq {{in ?}} ORDER BY r.seq", numbers)]
+
+
+def rows_by_reference(connection: Connection, job: int, references: list[str]) -> list[StoredRow]:
+    """Return those rows of a job that have one of some references."""
+    return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref {{in ?}}", job, references)]
+
+
+def close_part(connection: Connection, part: int) -> None:
+    """Count the rows of a part within a transaction. It is done once no row of it waits to be sent."""
+    first = first_of(part)
+    found = connection.one(
+        "SELECT p.size, coalesce(sum(CASE WHEN {state} = 'done' THEN 1 ELSE 0 END), 0) AS done,"
+        " coalesce(sum(CASE WHEN {state} = 'failed' THEN 1 ELSE 0 END), 0) AS failed,"
+        " coalesce(sum(CASE WHEN {state} IN ('logged', 'unknown') THEN 1 ELSE 0 END), 0) AS in_doubt"
+        " FROM boardclient_parts AS p LEFT JOIN boardclient_rows AS r ON r.seq >= ? AND r.seq < ?"
+        " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq WHERE p.part = ? GROUP BY p.part, p.size",
+        first,
+        first_of(part + 1),
+        part,
+    )
+    assert found is not None  # noqa: S101 -- the caller holds the part
+    if found.done + found.failed + found.in_doubt < found.size:
+        open_part(connection, part)
+        return
+    connection.run(
+        "UPDATE boardclient_parts SET state = 'done', done = ?, failed = ?, in_doubt = ?, ended_at = {clock} WHERE part = ?",
+        found.done,
+        found.failed,
+        found.in_doubt,
+        part,
+    )
+
+
+def open_part(connection: Connection, part: int) -> None:
+    """Let the rows of a part be sent that wait, within a transaction. It has no counts until it is done."""
+    statement = "UPDATE boardclient_parts SET state = 'open', done = NULL, failed = NULL, in_doubt = NULL WHERE part = ?"
+    connection.run(statement, part)
