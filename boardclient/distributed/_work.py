@@ -74,7 +74,9 @@ async def import_part(
     if isinstance(part, bool) or part not in {CLOSING, *check_job(job).parts}:
         raise JournalError(f"the job {job.name!r} has no part {part}")
     async with _task(job, session, options) as task:
-        if part != CLOSING:
+        if part == CLOSING:
+            await task.complete_abandoned()
+        else:
             await task.run_planned(part)
         await task.close_at_end()
 
