@@ -1,42 +1,31 @@
-"""Measure what the ledger of several workers costs. Only --processes sends requests.
+"""Measure what a ledger costs. Only --processes sends requests.
 
 PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file. For each commit of rows it shows
-processor time, time and bytes. --simulate plans all parts of a job of 100 million cards, with few rows each, and lets all workers
-write as fast as they can, then some beside a transaction that is held open, which keeps a vacuum from removing anything. Each has
-two connections, which a server's `max_connections` has to allow. The processor time is that of the server's processes on this
-host.
+processor time, time and bytes. --references shows what a call for one reference costs in a ledger that has many, against the same
+call in an empty one. The processor time of a server is that of its processes on this host.
 """
 
 import argparse
 import asyncio
-import contextlib
-import itertools
 import os
 import pickle
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from pathlib import Path
-from typing import Any
 
-import sqlalchemy as sa
-from boardclient.distributed._parts import COMMIT_SIZE, PartLease, PartLedger, claim
-from boardclient.distributed._tables import events, insert_event, parts, read_states
-from boardclient.store._alchemy import Database
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from boardclient import Card, CardDraft
-from boardclient._pace._shared import Message, Store
+from boardclient import Card, CardDraft, Pace
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
-from boardclient.distributed import plan
+from boardclient.distributed import import_batch, open_job, plan
+from boardclient.distributed._leases import COMMIT_SIZE, claim
+from boardclient.store._connection import Connection
+from boardclient.store._database import Database
+from boardclient.store._ledger import StoredJob, StoredLedger
+from boardclient.store._rows import dump_content, rows_of
 from boardclient.testing import BoardService, faults
 
-_CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000
 _PROGRAM = """
 import asyncio, pickle, sys, time
 from boardclient import AsyncSession
@@ -62,162 +51,83 @@ def _drafts(rows: int, list_id: str = "5f3c7a9e1b2d4c6a00000000") -> list[CardDr
     return [CardDraft(f"Card {n}", list_id, desc=text, reference=f"r{n}") for n in range(rows)]
 
 
-@contextlib.asynccontextmanager
-async def _held_open(place: str) -> AsyncIterator[None]:
-    """Keep a transaction open that has read something."""
-    database = Database(place)
-    try:
-        if database.is_file:
-            yield  # a reader does not hinder the writers of a file in WAL mode
-            return
-        assert isinstance(database._engine, AsyncEngine)
-        async with database._engine.begin() as connection:
-            await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-            await connection.execute(sa.select(parts.c.part))
-            yield
-    finally:
-        await database.aclose()
-
-
-async def _commits(database: Database, lease: PartLease, drafts: list[CardDraft]) -> None:
-    """Commit rows until they end, and print what one takes."""
-    entries = list(enumerate(drafts, 1))
-    ledger = PartLedger(database, lease, entries, {}, secret=b"", baseline=IdSet())
-    count = max(1, len(drafts) // COMMIT_SIZE)
-    cpu, wall = time.process_time(), time.perf_counter()
-    for start in range(0, count * COMMIT_SIZE, COMMIT_SIZE):
-        some = [Row(n, drafts[n]) for n in range(start, min(start + COMMIT_SIZE, len(drafts)))]
-        await ledger.admit(some)
-        for row in some:
-            ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
-    await ledger.aclose()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    print(f"commit of {COMMIT_SIZE}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms")
-
-
-async def _measure(place: str, rows: int) -> None:
-    drafts = _drafts(rows)
-    began = time.process_time()
-    job = await plan(drafts, "board", place, parts=4)
-    print(f"plan: {(time.process_time() - began) / rows * 1e6:.1f} us of CPU per row")
-    database = Database(job.ledger)
-    lease = await claim(database, job.name, 0, "benchmark", 30.0)
-    assert lease is not None
-    await _commits(database, lease, drafts[: rows // 4])
-    size = sa.func.avg(sa.func.length(events.c.outcomes) + sa.func.length(events.c.sent))
-    ((event,),) = await database.read(sa.select(size))
-    ((part,),) = await database.read(sa.select(sa.func.max(sa.func.length(parts.c.rows))))
-    await database.aclose()
-    print(f"event: {(event or 0) / 1e3:.1f} KB, stored row of the input: {(part or 0) / (rows // 4):.0f} bytes")
-
-
-# --- the traffic of all workers
-
-
-class _Rows(Sized, Iterable[CardDraft]):
-    """Rows that are made while they are read."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[CardDraft]:
-        return (CardDraft(f"Card {n}", "5f3c7a9e1b2d4c6a00000000", reference=f"r{n}") for n in range(self._count))
-
-
-class _Worker:
-    """A worker with a connection of its own, which holds a part."""
-
-    commits = itertools.count()
-
-    def __init__(self, place: str, lease: PartLease) -> None:
-        self.database = Database(place)
-        self.store = Store(place, f"account {lease.part}")
-        self._lease = lease
-        self._ended: dict[int, Any] = {}
-
-    async def renew(self) -> None:
-        await self.database.change(self._lease.renew)
-
-    async def write(self) -> None:
-        number, lease = next(self.commits), self._lease
-        rows = range(COMMIT_SIZE * number, COMMIT_SIZE * (number + 1))
-        outcomes = {row: ("done", f"5f3c7a9e1b2d4c6a{row:08x}") for row in rows}
-
-        def append(connection: sa.Connection) -> None:
-            insert_event(connection, lease.job, lease.part, lease.epoch, number, outcomes, rows)
-            lease.renew(connection)
-
-        await self.database.change(append)
-
-    async def exchange(self) -> None:
-        answer = await self.store.exchange("worker", Message(refused=1, wanted=2, ended=self._ended))
-        self._ended = {attempt.serial: (200, None, 0.05) for attempt in answer.granted}
-
-
 async def _server_seconds(database: Database) -> float:
-    """Return the processor time of the server's processes for this database so far, for a file that of this process."""
+    """Return the processor time of the server's processes for this database so far, 0 for a file."""
     if database.is_file:
-        return time.process_time()
-    ours = sa.select(sa.text("pid FROM pg_stat_activity WHERE datname = current_database()"))
-    paths = [Path(f"/proc/{row[0]}/schedstat") for row in await database.read(ours)]
+        return 0.0
+    found = await database.read("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+    paths = [Path(f"/proc/{row.pid}/schedstat") for row in found]
     return sum(int(path.read_text().split()[0]) for path in paths if path.exists()) / 1e9
 
 
-async def _traffic(
-    database: Database, name: str, needed: float, steps: list[Callable[[], Awaitable[object]]], seconds: float
-) -> float:
-    """Let each worker repeat its step, and return the server's processor time for one."""
-    for step in steps:  # connections are made one after the other
-        await step()
-    count, cpu, began = 0, await _server_seconds(database), time.perf_counter()
+async def _measure(place: str, rows: int) -> None:
+    """Plan rows, commit those of a part, and print what that takes."""
+    drafts = _drafts(rows)
+    began = time.process_time()
+    job = await plan(drafts, "board", place, parts=4)
+    print(f"plan: {(time.process_time() - began) / rows * 1e6:.1f} us of CPU a row")
+    database = Database(job.ledger)
+    try:
+        (part,) = await database.read("SELECT job, part FROM boardclient_parts WHERE key = '0'")
+        lease = await database.change(lambda connection: claim(connection, part.job, [part.part], "benchmark", 300.0))
+        assert lease is not None
+        stored = await database.query(lambda connection: rows_of(connection, part.part))
+        known = StoredJob(job=part.job, secret=b"", marker=True, identity="", baseline=IdSet(), listed_before=0)
+        ledger, count = StoredLedger(database, lease, known, stored), len(stored) // COMMIT_SIZE
+        cpu, wall, server = time.process_time(), time.perf_counter(), await _server_seconds(database)
+        for start in range(0, count * COMMIT_SIZE, COMMIT_SIZE):
+            some = [Row(n, drafts[n]) for n in range(start, start + COMMIT_SIZE)]
+            await ledger.admit(some)
+            for row in some:
+                ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
+        await ledger.aclose()
+        cpu, wall, server = time.process_time() - cpu, time.perf_counter() - wall, await _server_seconds(database) - server
+        print(f"commit of {COMMIT_SIZE}: {cpu / count * 1e3:.2f} ms of CPU, {wall / count * 1e3:.2f} ms")
+        a_row = 1e6 / count / COMMIT_SIZE
+        print(f"a row: {cpu * a_row:.1f} us of CPU here, {server * a_row:.1f} us of the server")
+    finally:
+        await database.aclose()
+    if database.is_file:
+        size = sum(path.stat().st_size for path in Path(place).parent.glob(f"{Path(place).name}*"))
+        print(f"file: {size / rows:.0f} bytes a row of the input")
 
-    async def repeat(step: Callable[[], Awaitable[object]]) -> None:
-        nonlocal count
-        while time.perf_counter() - began < seconds:
-            await step()
-            count += 1
 
-    await asyncio.gather(*map(repeat, steps))
-    rate = count / (time.perf_counter() - began)
-    each = (await _server_seconds(database) - cpu) / max(1, count)
-    print(
-        f"{name}: {rate:.0f} a second of {needed:.0f}; {each * 1e3:.2f} ms of CPU each, so {100 * each * needed:.0f} % of a core"
-    )
-    return each
+def _fill(connection: Connection, first: int, count: int) -> None:
+    """Add references that have cards, each as a batch of its own."""
+    numbers = range(first, first + count)
+    parts = [(n, 1, f"rows {n}", "", 1, "done", 1, 0, 0) for n in numbers]
+    columns = [(name, int) for name in ("part", "job")] + [("key", str), ("digest", str), ("size", int), ("state", str)]
+    connection.insert("INSERT INTO boardclient_parts", [*columns, ("done", int), ("failed", int), ("in_doubt", int)], parts)
+    content = dump_content(_drafts(1)[0])
+    rows = [(n << 32, 1, f"reference {n}", content) for n in numbers]
+    connection.insert("INSERT INTO boardclient_rows", [("seq", int), ("job", int), ("ref", str), ("content", str)], rows)
+    done = [(n << 32, 1, "done", f"5f3c7a9e1b2d4c6a{n:08x}") for n in numbers]
+    outcome = [("seq", int), ("job", int), ("state", str), ("detail", str), ("at", "{clock}")]
+    connection.insert("INSERT INTO boardclient_outcomes", outcome, done)
 
 
-async def _simulate(place: str, count: int, workers: int, seconds: float) -> None:
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    job = await plan(_Rows(8 * count), "board", place, parts=count)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
-    print(f"{len(job.parts):,} parts: planned in {time.perf_counter() - began:.0f} s with {grown:.0f} MB more memory")
-    database, everyone = Database(place), list[_Worker]()
-    async with contextlib.AsyncExitStack() as opened:
-        opened.push_async_callback(database.aclose)
-        for part in job.parts[:workers]:
-            lease = await claim(database, job.name, part, "simulated", 1e5)
-            assert lease is not None
-            everyone.append(_Worker(place, lease))
-            opened.push_async_callback(everyone[-1].database.aclose)
-            opened.push_async_callback(everyone[-1].store.aclose)
-        writes, renewals = _WORKERS * _RATE / COMMIT_SIZE, _WORKERS * 4 / _LEASE
-        await _traffic(database, "renewals", renewals, [each.renew for each in everyone], seconds)
-        await _traffic(database, "commits", writes, [each.write for each in everyone], seconds)
-        few = [each.write for each in everyone[:8]]  # so that a row has as many versions as a part's at its end
-        alone = await _traffic(database, "commits of eight", writes, few, seconds)
-        async with _held_open(place):
-            beside = await _traffic(database, "commits of eight beside an open transaction", writes, few, seconds)
-        print(f"loss beside an open transaction: {100 * (beside / alone - 1):.0f} %")
-        await _traffic(database, "exchanges of paces", 5 * _WORKERS, [each.exchange for each in everyone], seconds)
-        rows = COMMIT_SIZE * next(_Worker.commits)
-        tracemalloc.start()
-        began = time.perf_counter()
-        await read_states(database, job.name)
-        kept = tracemalloc.get_traced_memory()[1] / rows
-        print(f"the state of a row: {kept:.0f} bytes in the closing part, {kept * _CARDS / 1e9:.0f} GB for {_CARDS:,} rows")
+async def _calls(place: str, references: int, count: int) -> float:
+    """Return the processor time of a batch of one row in a ledger that has many references, in seconds."""
+    async with BoardService() as service, service.session(limiter=Pace()) as session:
+        board = service.seed({"To Do": []})
+        job = await open_job(board.id, place, settle=0.1)
+        database = Database(place)
+        for first in range(1, references + 1, 5000):
+            number = min(5000, references + 1 - first)
+            await database.change(lambda connection, first=first, number=number: _fill(connection, first, number))  # type: ignore[misc]  # -- both are bound at once
+        await database.aclose()
+        spent = 0.0
+        for n in range(count + 20):
+            began = time.process_time()
+            row = CardDraft(f"Card {n}", board.lists["To Do"], reference=f"new {n}")
+            await import_batch(job, None, [row], session=session)
+            spent += time.process_time() - began if n >= 20 else 0.0
+        return spent / count
+
+
+async def _compare(place: str, references: int, count: int) -> None:
+    few, many = await _calls(f"{place} few", 0, count), await _calls(f"{place} many", references, count)
+    print(f"a batch of one: {few * 1e3:.2f} ms of CPU, with {references:,} references {many * 1e3:.2f} ms ({many / few:.2f})")
 
 
 async def _scale(folder: Path, rows: int, limit: float | None, latency: float) -> None:
@@ -253,7 +163,7 @@ def main() -> None:
     parser.add_argument("--processes", action="store_true", help="compare processes, over a service on this host")
     parser.add_argument("--limit", type=float, help="how many requests a second that service accepts")
     parser.add_argument("--latency", type=float, default=20.0, help="after how many milliseconds that service responds")
-    parser.add_argument("--simulate", action="store_true", help="plan all parts, and let all workers write: minutes")
+    parser.add_argument("--references", type=int, help="how many references a ledger has, for a call that adds one")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()
     rows = 600 if options.smoke else options.rows
@@ -261,12 +171,12 @@ def main() -> None:
         place = options.place or str(Path(folder) / "ledger")
         if options.processes:
             asyncio.run(_scale(Path(folder), rows, options.limit, options.latency / 1e3))
-        elif options.simulate:
-            asyncio.run(_simulate(place, _CARDS // _PART, _WORKERS, 15.0))
+        elif options.references:
+            asyncio.run(_compare(place, options.references, 200))
         else:
             asyncio.run(_measure(place, rows))
         if options.smoke:
-            asyncio.run(_simulate(f"{place} of all", 20, 4, 0.1))
+            asyncio.run(_compare(place, 20, 3))
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ _SECRET = b"0123456789abcdef0123456789abcdef"
 _FORMAT_2 = (
     "CREATE TABLE boardclient_format (format INTEGER PRIMARY KEY)",
     (
-        "CREATE TABLE boardclient_jobs (job TEXT PRIMARY KEY, digest TEXT, board_id TEXT NOT NULL, account TEXT,"
-        " options TEXT NOT NULL, secret {bytes} NOT NULL, identity TEXT, baseline {bytes}, audit TEXT, is_draining BOOLEAN NOT NULL)"
+        "CREATE TABLE boardclient_jobs (job TEXT PRIMARY KEY, digest TEXT, board_id TEXT NOT NULL, account TEXT, audit TEXT,"
+        " options TEXT NOT NULL, secret {bytes} NOT NULL, identity TEXT, baseline {bytes}, is_draining BOOLEAN NOT NULL)"
     ),
     (
         "CREATE TABLE boardclient_parts (job TEXT NOT NULL, part INTEGER NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL,"
         " first BIGINT NOT NULL, size INTEGER NOT NULL, rows {bytes} NOT NULL, state TEXT DEFAULT 'open' NOT NULL,"
-        " epoch INTEGER DEFAULT 0 NOT NULL, stalls INTEGER DEFAULT 0 NOT NULL, owner TEXT, lease_until {float} DEFAULT 0 NOT NULL,"
+        " epoch INTEGER DEFAULT 0 NOT NULL, stalls INTEGER DEFAULT 0 NOT NULL, owner TEXT, lease_until {float} DEFAULT 0,"
         " done BIGINT DEFAULT 0 NOT NULL, failed BIGINT DEFAULT 0 NOT NULL, in_doubt BIGINT DEFAULT 0 NOT NULL,"
         " requests BIGINT DEFAULT 0 NOT NULL, rejected BIGINT DEFAULT 0 NOT NULL, seconds {float} DEFAULT 0 NOT NULL,"
         " began_at {float}, ended_at {float}, PRIMARY KEY (job, part), UNIQUE (job, key))"
