@@ -13,7 +13,8 @@ import attrs
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._ledger import Doubt, DurableLedger, Others
 from boardclient.bulk._life import Outcome, Row, RowState
-from boardclient.bulk._results import BulkReport
+from boardclient.bulk._results import BulkReport, ResultState
+from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
@@ -136,6 +137,13 @@ class StoredLedger(DurableLedger):
         for row in rows:
             if row.seq in sent:
                 row.outcome = None
+
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+        """Record the result of a row. One that this ledger kept from being sent waits for the next run."""
+        if isinstance(error, JournalError) and state == "failed":
+            self.withdraw([row])
+        else:
+            super().add_outcome(row, state, card, error)
 
     def release(self, row: Row) -> None:
         """Check right before a request that the rows are still this worker's.
