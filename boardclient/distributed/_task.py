@@ -443,7 +443,7 @@ class _Watch:
     def _look(self, patience: float) -> None:
         """Look whether the run waits, some times in the seconds that it may."""
         loop, progress = asyncio.get_running_loop(), self.run.progress
-        is_waiting = progress.waiting_for in {"outage", "retry-after"} and progress.phase != "waiting"
+        is_waiting = progress.waiting_for in {"outage", "retry-after", "refusals"} and progress.phase != "waiting"
         self._since = (self._since or loop.time()) if is_waiting else None
         if self._since is not None:
             rest = patience - (loop.time() - self._since)
