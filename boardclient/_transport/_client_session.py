@@ -100,7 +100,7 @@ class ClientSessionTransport:
             if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
                 progress.place = progress.order.enter()
             if self._is_lent:
-                discard_unread(self._http.connector, target.host, target.port)
+                discard_unread(self._http.connector, target.raw_host, target.port)
             progress.begin_sending("handed")
             async with http.request(
                 method,
