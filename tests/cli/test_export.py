@@ -238,3 +238,9 @@ def test_an_export_tells_programs_what_it_has_written(cli, board_service: BoardS
     )
     assert json.loads(cli("export", board.board, "--output", str(tmp_path / "x"), "--json=cards").out) == {"cards": 1}
     cli("export", board.board, "--json").fails(2, "give --output, or use: boardclient board show BOARD --json")
+
+
+def test_a_position_is_written_beside_dates_of_another_form_as_well(cli, board_service: BoardService, board) -> None:
+    body = f'[{{"id": "c", "name": "A", "idList": "{board.todo}", "pos": "top", "due": "2027-01-31T16:00:00Z"}}]'
+    board_service.faults.add(board_service.faults.foreign_body(body.encode()), "boards.cards")
+    assert cli("export", board.board, "--date-format", "%d.%m.%Y %H:%M").out.endswith("A,,31.01.2027 16:00,top,To Do,c\r\n")

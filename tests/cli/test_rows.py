@@ -305,3 +305,9 @@ def test_a_line_names_each_row_once() -> None:
     problems = [Problem(number, None, "is wrong") for number in (2, 2, 3, 3)]
     assert problem_lines(problems) == ["rows 2, 3: is wrong"]
     assert problem_lines(problems[:2]) == ["row 2: is wrong"]
+
+
+def test_as_many_dates_as_rows_are_read() -> None:
+    days = [datetime(2027, 1, 1, tzinfo=UTC) + timedelta(hours=hours) for hours in range(1200)]
+    rows = rows_of("name,due\n" + "".join(f"A,{day.isoformat()}\n" for day in days))
+    assert [row.draft.due for row in rows if isinstance(row, FileRow)] == days

@@ -10,6 +10,8 @@ _FORMULA = re.compile("'*[=+@\t\r\n\ufeff\uff1d\uff0b\uff0d\uff20-]")
 """The beginning of a cell that would be taken for a formula, or for the mark of a file, after apostrophes. An export puts one
 before it, and an import takes one away (https://owasp.org/www-community/attacks/CSV_Injection). Spreadsheets of East Asia take
 the wide signs as well."""
+UNSAFE = frozenset("'=+@\t\r\n\ufeff\uff1d\uff0b\uff0d\uff20-")
+"""The first characters of such a cell."""
 JOINED = "so several files were joined"
 MARKED = f"begins with the mark of a file, {JOINED}; take the mark out"
 

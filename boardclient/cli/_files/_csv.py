@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, TypeVar
 
 from boardclient.cli._files._cells import JOINED, MARKED, Record, is_defused
 from boardclient.cli._files._columns import column_problems, lacking, list_problem
@@ -12,27 +12,42 @@ from boardclient.cli._files._layout import IMPORTED, Layout, Problem, plain
 from boardclient.cli._files._recognise import is_for_excel, lines
 from boardclient.cli._output import plural
 
+T = TypeVar("T")
 _RETURN = "\ud800"
 """Stands for a CR within a cell while the csv module reads, which takes each for the end of a line. No file holds it: a lone
 surrogate is not of any encoding."""
 
 
-def csv_records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
-    header: _Header | None = None
+def csv_records(
+    file: BinaryIO,
+    layout: Layout,
+    look: Callable[[Record], Iterable[T]],
+    quick: Callable[[Header], Callable[[int, list[str]], T | None]] | None = None,
+) -> Iterator[Problem | T]:
+    """Yield what `look` makes of the records of a file, or what is wrong with it.
+
+    `quick` gets the header, and returns what makes a row of a number and cells at once, or None if a closer look is needed.
+    """
+    header: Header | None = None
+    make: Callable[[int, list[str]], T | None] | None = None
     for number, cells in _csv_rows(file, layout):
         if isinstance(cells, str):
             yield Problem(number, None, cells)
             return
+        if make is not None and (made := make(number, cells)) is not None:
+            yield made
+            continue
         if not any(cells):
             continue
         if header is None:
             if not any(map(str.strip, cells)) or is_for_excel(cells, layout.delimiter or ","):
                 continue
-            header = _Header(cells, layout) if layout.has_header else _Numbers(cells, layout)
+            header = Header(cells, layout) if layout.has_header else _Numbers(cells, layout)
             problems = list(header.problems(number))
             yield from problems
             if problems:
                 return
+            make = None if quick is None else quick(header)
             if layout.has_header:
                 continue
         if message := header.misfit(cells):
@@ -41,7 +56,7 @@ def csv_records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
             if "'" in "".join(cells):
                 cells = [cell[1:] if is_defused(cell) else cell for cell in cells]
             columns = zip(header.columns, cells, strict=False)
-            yield number, {column: cell for column, cell in columns if column and cell}, header.names
+            yield from look((number, {column: cell for column, cell in columns if column and cell}, header.names))
     if header is None and layout.has_header:
         yield Problem(1 + layout.skipped_lines, None, "the file is empty; the first row must name the columns")
 
@@ -70,7 +85,7 @@ def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] |
         yield number + 1, f"is malformed CSV: {str(error).partition(' - ')[0]}"
 
 
-class _Header:
+class Header:
     """The header of a CSV file, and whether other rows fit it. `names` are the columns as the file names them."""
 
     def __init__(self, cells: Sequence[str], layout: Layout) -> None:
@@ -78,8 +93,8 @@ class _Header:
         self._named = [(column, cell.strip()) for column, cell in zip(self.columns, cells, strict=True) if column]
         self.names = dict(self._named)
         self._there = [plain(cell) for cell in cells if cell.strip()]
-        self._words = {word.casefold() for word in (*self._there, *layout.columns, *IMPORTED)}
-        self._nameless = [place for place, column in enumerate(self.columns) if column == ""]
+        self.words = {word.casefold() for word in (*self._there, *layout.columns, *IMPORTED)}
+        self.nameless = [place for place, column in enumerate(self.columns) if column == ""]
         self._layout = layout
 
     def problems(self, number: int) -> Iterator[Problem]:
@@ -95,7 +110,7 @@ class _Header:
             return MARKED
         if self._is_header(cells):
             return f"is a header again, {JOINED}; take it out"
-        nameless = [cells[place] for place in self._nameless if place < len(cells)] if self._nameless else []
+        nameless = [cells[place] for place in self.nameless if place < len(cells)] if self.nameless else []
         if any(nameless) or any(cells[len(self.columns) :]):
             return f"has cells without a column; {self._width}"
         return None
@@ -109,21 +124,19 @@ class _Header:
         words = []
         for cell in cells:
             if word := plain(cell):
-                if word.casefold() not in self._words:  # as is the first cell of most rows
+                if word.casefold() not in self.words:  # as is the first cell of most rows
                     return False
                 words.append(word)
         return "name" in map(self._layout.column, words) and (len(words) > 1 or words == self._there)
 
 
-class _Numbers(_Header):
+class _Numbers(Header):
     """What stands for the header of a file without one: the numbers of the columns in its first row."""
 
     def __init__(self, cells: Sequence[str], layout: Layout) -> None:
         super().__init__([str(place) for place, _ in enumerate(cells, 1)], layout)
+        self.words = set()
 
     @property
     def _width(self) -> str:
         return f"the first row has {plural(len(self.columns), 'cell')}"
-
-    def _is_header(self, cells: Sequence[str]) -> bool:
-        return False

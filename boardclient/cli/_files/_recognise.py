@@ -36,6 +36,7 @@ csv module's default is 128 KiB."""
 _NAMES_SHOWN = 3
 _FIRST_LINES = 64
 """How many lines show the separator."""
+_PART_BYTES = 2**20
 _FOR_EXCEL = re.compile(r'"?sep=([^"\w\s]|\t)"?\s*', re.IGNORECASE)
 """The line that names the separator for Excel."""
 
@@ -88,7 +89,8 @@ def _formed(file: BinaryIO, layout: Layout) -> Layout:
             raise UsageError("--delimiter and --no-header are for CSV: the file is JSON Lines, whose rows name their columns")
         return attrs.evolve(layout, form="jsonl")
     layout = attrs.evolve(layout, delimiter=layout.delimiter or _separator_of(sample, layout))
-    return attrs.evolve(layout, newline="\n" if _has_line_feeds(file, layout) else "")
+    is_mixed = _has_lone_returns(file, layout.encoding or "utf-8") and _has_line_feeds(file, layout)
+    return attrs.evolve(layout, newline="\n" if is_mixed else "")
 
 
 def _is_object(line: str) -> bool:
@@ -117,6 +119,19 @@ def _fit(sample: Sequence[str], mark: str, layout: Layout) -> tuple[int, int, in
     known = sum(plain(cell) in layout.columns or plain(cell).casefold() in IMPORTED for cell in first) if layout.has_header else 0
     as_wide = sum(len(cells) >= len(first) and not any(cells[len(first) :]) for cells in others)
     return known, as_wide, sum(len(cells) > 1 for cells in others), len(first)
+
+
+def _has_lone_returns(file: BinaryIO, encoding: str) -> bool:
+    """Return False if no CR stands without LF, as in most files."""
+    if encoding.startswith(("utf-16", "utf-32")):  # whose bytes say nothing by themselves
+        return True
+    file.seek(0)
+    before = b""
+    while part := file.read(_PART_BYTES):
+        if part.count(b"\r") + before.count(b"\r") != (before + part).count(b"\r\n") + part.endswith(b"\r"):
+            return True
+        before = b"\r" if part.endswith(b"\r") else b""
+    return bool(before)
 
 
 def _has_line_feeds(file: BinaryIO, layout: Layout) -> bool:

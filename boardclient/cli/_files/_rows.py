@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import attrs
 
 from boardclient import CardDraft, Position
 from boardclient.cli._files._cells import Cells, Record
-from boardclient.cli._files._csv import csv_records
+from boardclient.cli._files._csv import Header, csv_records
 from boardclient.cli._files._dates import read_by
 from boardclient.cli._files._encodings import flaw
 from boardclient.cli._files._jsonl import json_records
-from boardclient.cli._files._layout import Layout, Problem
+from boardclient.cli._files._layout import COLUMNS, Layout, Problem, plain
 from boardclient.cli._names import Names
 from boardclient.cli._output import UsageError, quoted
 from boardclient.models import is_visible, read_date
@@ -53,27 +55,87 @@ Rows: TypeAlias = Iterator[FileRow | Problem]
 
 
 def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Rows:
-    """Yield each row of `file`, or its problems, from the start. `boards` are those that rows name; None stands for the others.
+    """Return the rows of `file`, or their problems, from the start.
 
-    Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
-    iteration ends.
+    `boards` are those that rows name; None stands for the others. Only one row is held in memory. After a problem that makes the
+    rest unreadable, such as a bad header or an unclosed quote, the iteration ends.
     """
-    for record in _records(file, layout):
-        if isinstance(record, Problem):
-            yield record
-        else:
-            number, cells, names = record
-            yield from check(number, cells, boards, layout, names)
+
+    def look(record: Record) -> Sequence[FileRow | Problem]:
+        number, cells, names = record
+        return check(number, cells, boards, layout, names)
+
+    if layout.form == "csv":
+        return csv_records(file, layout, look, lambda header: _Quick(header, boards, layout).make)
+    found = json_records(file, layout)
+    return chain.from_iterable([record] if isinstance(record, Problem) else look(record) for record in found)
+
+
+_file_row = cast("Callable[[tuple[int, CardDraft, Place]], FileRow]", partial(tuple.__new__, FileRow))
+"""Makes a row, in a third of the time of its own class."""
+_MOST_KEPT = 1000
+"""How many dates are kept: those of a file come again."""
+
+
+class _Quick:
+    """Makes the rows in which nothing is wrong or special, in a third of the time. It takes the others for None."""
+
+    def __init__(self, header: Header, boards: Mapping[str | None, Board], layout: Layout) -> None:
+        columns = header.columns
+        self._words, self._layout, self._width = header.words, layout, len(columns)
+        board = boards.get(None)
+        self._is_able = board is not None and not (header.nameless or "board" in columns or "account" in columns)
+        self._board, self._place = board, ("" if board is None else board.board_id, None)
+        # A column that is not there is read from behind the last one, where an empty cell is added.
+        where = [columns.index(column) if column in columns else -1 for column in COLUMNS]
+        self._name, self._desc, self._due, self._pos, self._list, self._reference = where
+        self._dates: dict[str, datetime | None] = {"": None}
+        self._lists: dict[str, str] = {}
+
+    def make(self, number: int, cells: list[str]) -> FileRow | None:
+        """Return a row, or None if a closer look has to be taken."""
+        if not self._is_able or len(cells) != self._width:
+            return None
+        text = "".join(cells)
+        if "\x1b" in text or "\0" in text or ("'" in text and any(cell[:1] == "'" for cell in cells)):
+            return None
+        first = cells[0]
+        if (first.strip() if first.isascii() else plain(first)).casefold() in self._words or first[:1] in _MARKS:
+            return None
+        cells = [*cells, ""]
+        name, due, pos, named = cells[self._name], cells[self._due], cells[self._pos], cells[self._list]
+        if not ((name[:1].isascii() and name[:1].isalnum()) or is_visible(name)):
+            return None
+        try:
+            position = _pos(pos) if pos else None
+            due_at = self._dates[due] if due in self._dates else self._date(due)
+            list_id = self._lists.get(named) or self._list_id(named)
+        except (ValueError, UsageError):
+            return None
+        draft = CardDraft(name, list_id, cells[self._desc] or None, due_at, position, cells[self._reference] or None)
+        return _file_row((number, draft, self._place))
+
+    def _date(self, text: str) -> datetime | None:
+        if len(self._dates) > _MOST_KEPT:
+            self._dates = {"": None}
+        due = self._dates[text] = _due(text, self._layout, None)
+        return due
+
+    def _list_id(self, named: str) -> str:
+        found = self._lists[named] = _list_id(named or None, self._layout, self._board) or ""
+        return found
+
+
+_MARKS = frozenset({"\ufeff", "\ufffe"})
+"""The mark of a file, with which one begins that was joined to another."""
 
 
 def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
     """Return what the rows of a file have in the column `board`, each once."""
-    records = (record for record in _records(file, layout) if not isinstance(record, Problem))
-    return {board: None for _, cells, _ in records if (board := cells.get("board")) is not None and not flaw(board)}
-
-
-def _records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
-    return csv_records(file, layout) if layout.form == "csv" else json_records(file, layout)
+    records: Iterator[Record | Problem]
+    records = csv_records(file, layout, lambda record: [record]) if layout.form == "csv" else json_records(file, layout)
+    found = (record for record in records if not isinstance(record, Problem))
+    return {board: None for _, cells, _ in found if (board := cells.get("board")) is not None and not flaw(board)}
 
 
 def check(
