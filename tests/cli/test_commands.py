@@ -52,7 +52,6 @@ def test_a_board_is_made_filled_shown_and_changed(cli, board_service: BoardServi
     assert not board_service.rules.cards
 
 
-@pytest.mark.full  # SQLAlchemy
 def test_a_reference_gets_one_card(cli, board_service: BoardService, board, tmp_path) -> None:
     """The same line again shows the same card, and another content is refused."""
     line, place = ["card", "create", "Fix", "--list", board.todo], ["--ledger", str(tmp_path / "l"), "--reference", "t1"]
@@ -66,7 +65,6 @@ def test_a_reference_gets_one_card(cli, board_service: BoardService, board, tmp_
     assert len(board_service.rules.cards) == 1
 
 
-@pytest.mark.full  # SQLAlchemy
 def test_references_have_a_default_place(cli, board_service: BoardService, board, tmp_path) -> None:
     """It is beside the profiles, and the folder of these is made if need be."""
     line = ["card", "create", "Fix", "--list", "To Do", "--board", board.board, "--reference", "t1"]
@@ -335,7 +333,7 @@ def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board
     [
         ("click", ["--version"], 2, "pip install 'boardclient[cli]'"),
         ("boardclient.cli._output", ["--version"], 1, "ModuleNotFoundError"),
-        ("sqlalchemy", ["ledger", "status", "--ledger", "x"], 2, "error: boardclient.distributed needs sqlalchemy: pip install"),
+        ("psycopg", ["ledger", "status", "--ledger", "postgresql://h/d"], 2, "error: a ledger on PostgreSQL needs psycopg: pip"),
     ],
 )
 def test_only_a_missing_extra_is_blamed_on_it(missing: str, command: list[str], code: int, words: str) -> None:
