@@ -157,7 +157,7 @@ async def test_names_that_a_database_can_not_store_are_refused(option: str, text
         "oracle://h/d",
         "postgresql://h:tiger/d",
         "postgresql://[::1",
-        "postgresql://h/d?sslmode=require",
+        "postgresql://h/d?ssl=require",
         "postgresql://h/d?x=1",
     ],
 )

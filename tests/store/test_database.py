@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -341,3 +343,28 @@ async def test_a_file_that_can_not_be_created_or_read_ends_with_words(tmp_path: 
     async with contextlib.aclosing(Database(tmp_path / "notes")) as database:
         with pytest.raises(JournalError, match="put back a copy of it"):
             await database.create(THINGS)
+
+
+_PLAIN = """
+import asyncio, sys
+sys.modules.update(psycopg=None, sqlalchemy=None, asyncpg=None)
+from boardclient import Pace
+from boardclient.distributed import SqlTokenStore
+from boardclient.testing import BoardService
+
+async def main(ledger):
+    async with BoardService() as service, service.session(limiter=Pace(shared=ledger)) as session:
+        board = service.seed({"To Do": []})
+        where = dict(list_id=board.lists["To Do"], board_id=board.id, reference="r", ledger=ledger)
+        cards = [await session.cards.create("card", **where) for _ in "12"]
+        assert cards[0].id == cards[1].id and len(service.rules.cards) == 1
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_ledger_in_a_file_needs_no_extra(tmp_path: Path) -> None:
+    """References, shared paces and token stores work after a plain install."""
+    line = [sys.executable, "-c", _PLAIN, str(tmp_path / "ledger")]
+    ended = subprocess.run(line, timeout=SECONDS, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
