@@ -589,6 +589,20 @@ async def test_a_listing_that_is_cut_off_gets_one_probe(world: World, scene: Sce
     assert (set(states.values()), scene.sent.count("probe"), report.probes) == ({"unknown"}, 1, ())
 
 
+async def test_a_board_that_has_shrunk_gets_a_second_probe(world: World, scene: Scene) -> None:
+    """People delete cards between the two listings, so that the later one is shorter though it shows the probe."""
+    others = [world.add_card(f"of others {number}") for number in range(3)]
+
+    def delete() -> None:
+        for card_id in others:
+            world.service.rules.cards.pop(card_id)
+
+    world.service.faults.add(Meanwhile(delete), "boards.cards", call=3)
+    scene.rows = {"a": ["lost"]}
+    states, _ = await run(world, "a")
+    assert (states, scene.sent, world.there) == ({"a": "created"}, ["a", "probe", "probe", "a"], ["a"])
+
+
 async def test_a_list_that_is_archived_gets_no_probe(world: World, scene: Scene) -> None:
     """Its cards may not be listed."""
 
