@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from mcp_host import LARGE, SECONDS, Host, result_of
 from waiting import until
 
-from boardclient.integrations.mcp._stdio import read_message
+from boardclient.integrations.mcp._stdio import _lines, read_message
 from boardclient.testing import BoardService, SeededBoard, faults
 
 
@@ -200,3 +201,13 @@ def test_a_line_is_a_message_or_has_a_response() -> None:
     assert read_message(b"") is None
     for line in (b'{"jsonrpc":"2.0","method":"notifications/x"}', b'{"jsonrpc":"2.0","id":1,"result":{}}\r\n'):
         assert not isinstance(read_message(line), dict | None)
+
+
+def test_a_last_line_that_is_too_long_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a response as one in the middle has, though no line end follows."""
+    monkeypatch.setattr("boardclient.integrations.mcp._stdio._LONGEST_LINE", 4)
+    reader, writer = os.pipe()
+    os.write(writer, b"abc\nabcdef\nabcdef")
+    os.close(writer)
+    assert [*_lines(reader)] == [b"abc", None, None]
+    os.close(reader)

@@ -68,7 +68,7 @@ async def serve(server: Server[Any], calls: Collection[asyncio.Task[Any]]) -> No
                 stream.close()
             writer.close()
         if isinstance(found[1], Exception):
-            raise found[1]
+            raise found[1]  # pragma: no cover -- the library's server has failed, which nothing known makes it do
 
 
 async def _end(calls: Collection[asyncio.Task[Any]], seconds: float) -> None:
@@ -98,8 +98,8 @@ class _Reading:
             for line in _lines(descriptor):
                 asyncio.run_coroutine_threadsafe(self._receive(line), loop).result()
             loop.call_soon_threadsafe(self._ended.set)
-        except (RuntimeError, asyncio.CancelledError, TimeoutError):
-            pass  # the loop has ended
+        except (RuntimeError, asyncio.CancelledError, TimeoutError):  # pragma: no cover -- only if the loop ends in this moment
+            pass
 
     async def _receive(self, line: bytes | None) -> None:
         message = _too_long() if line is None else read_message(line)
@@ -134,7 +134,7 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _CHUNK_BYTES)
-    except OSError:  # such as a terminal that is gone
+    except OSError:  # pragma: no cover -- such as a terminal that is gone
         return b""
 
 
