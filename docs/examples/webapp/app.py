@@ -34,6 +34,8 @@ from uploads import Upload, end_streams_on_signals, left_uploads, rows_of, stop_
 HERE = Path(__file__).parent
 PAGE_SECONDS = 8.0
 CARDS_SHOWN = 50
+PRIVATE = {"Cache-Control": "no-store", "Vary": "Accept"}
+"""Of what belongs to a user: no cache keeps it, and none takes JSON for the page of the same address."""
 PROBLEM = "application/problem+json"
 
 boards = FastAPIBoards(SignIn.from_env)
@@ -87,7 +89,7 @@ templates.env.globals["new_form"] = Once.new_form
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
     """Return a page that is not cached."""
-    return templates.TemplateResponse(request, name, values, status, {"Cache-Control": "no-store"})
+    return templates.TemplateResponse(request, name, values, status, PRIVATE)
 
 
 def wants_json(request: Request) -> bool:
@@ -139,7 +141,7 @@ async def show_home(request: Request) -> Response:
 async def show_member(request: Request, session: Session) -> Response:
     """Show who is signed in."""
     member = await session.members.me()
-    return JSONResponse({"id": member.id}) if wants_json(request) else page(request, "me.html", member=member)
+    return JSONResponse({"id": member.id}, headers=PRIVATE) if wants_json(request) else page(request, "me.html", member=member)
 
 
 @app.get("/boards")
@@ -169,7 +171,7 @@ async def show_board(
     if wants_json(request):
         lists, cards = await asyncio.gather(session.boards.lists(board_id), session.boards.cards(board_id))
         found = {"lists": [one.to_dict() for one in lists], "cards": [one.to_dict() for one in cards]}
-        return JSONResponse({"id": board_id, **found})
+        return JSONResponse({"id": board_id, **found}, headers=PRIVATE)
     return await board_page(request, session, account, board_id, list_id, max(0, start))
 
 
