@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from boardclient._interface import _operations as operations
 from boardclient._interface._operations import Parameters, extended
-from boardclient._interface._responses import add_words
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Board, BoardList, Card, CardDraft, DraftLike, JsonValue, Member, Pos, check_card
 
 if TYPE_CHECKING:
@@ -137,7 +134,7 @@ class Lists(_Resource):
             return await self._pipeline.call(request)
         if unknown != "reconcile":
             raise ValueError('unknown must be "reconcile", which settle= needs, or None')
-        from boardclient.bulk._one_list import create_list
+        from boardclient.bulk._single import create_list
 
         return await create_list(self._pipeline, request, name, board_id, settle)
 
@@ -177,6 +174,7 @@ class Cards(_Resource):
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
         probe: bool = True,
+        patience: float | None = None,
         reference: str | None = None,
         ledger: str | os.PathLike[str] | None = None,
         extra_query: Parameters | None = None,
@@ -186,14 +184,15 @@ class Cards(_Resource):
         """Add a card to a list (interface 4.3).
 
         With `reference` and `ledger` the card is created once, however often and in whatever process this is called: later calls
-        return the same card, as it is by then, or with its identifier alone if it can't be read. Its description has a code that
-        proves it. After an error whose effect is UNKNOWN the next call looks again, and sends only what is proven absent.
+        return the same card, as it is by then, or with its identifier alone if it can't be read. One that is deleted is a
+        `NotFoundError` of effect DONE that names it. Its description has a code that proves it. After an error whose effect is
+        UNKNOWN the next call goes on from there, and sends only what is proven absent.
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
         card that is found is returned, one that is proven absent is sent again, and otherwise the error names the cards that may
-        be it. The timeout holds for each request, not for `settle`. The effect of an error is what became of the card, also if
-        the board could not be read. No call waits until a user signs in.
+        be it. That takes the timeout and `settle` together at most, whatever the service does. The effect of an error is what
+        became of the card, also if the board could not be read. No call waits until a user signs in.
 
         Args:
             name: The name of the card.
@@ -209,10 +208,12 @@ class Cards(_Resource):
                 timeout, at least 10, or 60 without a timeout.
             probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
                 again (default). It is deleted afterwards. False: none is sent, and a lost card that is not listed stays unknown.
+            patience: How many seconds the call may take in all. None (default): the timeout and `settle` after the request has
+                ended. The error of a call that ends so has `retry_at`, and with a `reference` the next one goes on from there.
             reference: What the card is for, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each call
                 creates a card.
-            ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. It needs the extra
-                `workers`. None (default): nowhere.
+            ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. The latter needs
+                the extra `postgres`. None (default): nowhere.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
@@ -222,7 +223,7 @@ class Cards(_Resource):
         """
         # Three ways: one call, as nearly always; a card with a reference, which its ledger keeps; and a bulk run of one row.
         is_extended = not (extra_query is None and extra_headers is None and extra_body is None)
-        if board_id is None and unknown is None and settle is None and reference is ledger is None:
+        if board_id is None and unknown is None and settle is None and patience is None and reference is ledger is None:
             check_card(name, list_id, desc, due, pos)  # and no draft, which would cost more than all that the pipeline does
             request = operations.card_request(name, list_id, desc, due, pos)
             if is_extended:  # asked here, since calling a function costs 0.4 % of a creation
@@ -236,8 +237,10 @@ class Cards(_Resource):
                 raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
             from boardclient.distributed._work import create_once
 
-            return await create_once(self._pipeline, draft, board_id, reference, ledger, settle=settle, probe=probe)
+            times = settle, patience
+            return await create_once(self._pipeline, draft, board_id, reference, ledger, times, probe=probe)
         from boardclient.bulk._run import make_options
+        from boardclient.bulk._single import create_card
 
         options = make_options(
             self._pipeline,
@@ -249,19 +252,9 @@ class Cards(_Resource):
             settle=settle,
             probe=probe,
             waits_for_consent=False,
+            patience=patience,
         )
-        async with AsyncExitStack() as stack:
-            try:
-                run = await stack.enter_async_context(self._run([draft], options))
-            except BoardClientError as error:  # its effect is that of the reading
-                error.effect, error.repeatable = Effect.NOT_SENT, False
-                add_words(error, "the card was not sent")
-                raise
-            result = await anext(run)  # without one, it raises why the card was refused or not sent
-        if result.card is None:
-            assert result.error is not None  # noqa: S101 -- it has one of both
-            raise result.error
-        return result.card
+        return await create_card(self._pipeline, draft, options)
 
     async def get(
         self, card_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None

@@ -21,13 +21,14 @@ from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._life import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, make_options
+from boardclient.bulk._single import End, late
 from boardclient.distributed import _leases
 from boardclient.distributed._batches import Batch, RowsHeldError, store_batch
 from boardclient.distributed._jobs import CLOSING, Job
 from boardclient.distributed._leases import LEASE_SECONDS, HeldElsewhereError, Lease, LeaseLostError, claim, worker_name
 from boardclient.distributed._status import result_of
 from boardclient.distributed._worker import Worker
-from boardclient.errors import BoardClientError, JournalError
+from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft, check_seconds
 from boardclient.store._connection import Connection
@@ -61,6 +62,8 @@ class WorkOptions:
     probe: bool = True
     settle: float | None = None
     """None: as the job says."""
+    ends_at: float | None = None
+    """When the call ends, on the loop's clock, whatever the service does."""
 
     def __attrs_post_init__(self) -> None:
         check_count(self.concurrency, "concurrency")
@@ -339,7 +342,7 @@ class Task:
             if not lease.is_returned:
                 await self._give_back(lease)
         if len(results) < len(rows):
-            raise self.drained()
+            raise self.drained() if lease.is_draining else late(Effect.NOT_SENT)
         return left, report, [(rows[result.index], result) for result in results]
 
     async def _carry_out(
@@ -370,8 +373,13 @@ class Task:
         ledger.report, lease.on_drain = (lambda: run.report), run.stop
         if lease.is_draining:  # since before it had a run
             run.stop()
+        ends_at = self.options.ends_at
+        end = End(None if ends_at is None else ends_at - asyncio.get_running_loop().time())
+        end.stop = run.stop
         async with watch, run:
-            results = [result async for result in run]
+            with contextlib.ExitStack() as stack:
+                stack.callback(end.cancel)
+                results = [result async for result in run]
             if watch.error is not None:
                 raise watch.error
             if not lease.is_draining:

@@ -13,9 +13,12 @@ import attrs
 
 from boardclient import AsyncSession
 from boardclient._interface import _operations as operations
+from boardclient._interface._responses import add_words
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._results import MOST_PROBLEMS
+from boardclient.bulk._run import settle_seconds_of
+from boardclient.bulk._single import bound_of, say_when
 from boardclient.distributed._batches import check_rows, check_text, key_of
 from boardclient.distributed._jobs import CLOSING, Job, check_job, enter_job, new_job
 from boardclient.distributed._leases import LEASE_SECONDS, SHORTEST_SECONDS
@@ -23,7 +26,7 @@ from boardclient.distributed._status import report as report_of
 from boardclient.distributed._status import results as results_of
 from boardclient.distributed._task import Progress, Task, WorkOptions
 from boardclient.distributed._worker import Worker, run_here, worker_for
-from boardclient.errors import BoardClientError, ConsentRequired, JournalError
+from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError, NotFoundError
 from boardclient.models import Card, CardDraft, DraftLike
 from boardclient.store._location import checked_location
 
@@ -211,12 +214,15 @@ async def create_once(
     board_id: str,
     reference: str,
     ledger: str | os.PathLike[str],
+    times: tuple[float | None, float | None],
     *,
-    settle: float | None,
     probe: bool,
-    patience: float | None = None,
 ) -> Card:
-    """Create the card of a reference as a batch of one, or return it. A card in doubt is settled, and no other row."""
+    """Create the card of a reference as a batch of one, or return it. A card in doubt is settled, and no other row.
+
+    `times` are `settle` and `patience` of `cards.create`, which describes them.
+    """
+    settle, patience = times
     check_text(reference, "reference")
     job, options = new_job(board_id, checked_location(ledger), settle=settle)
     async with worker_for(job.ledger, creates=True) as worker:
@@ -224,21 +230,32 @@ async def create_once(
         if key not in worker.opened:
             worker.opened[key], _ = await enter_job(worker.database, job, options, takes_batches=True)
         job = worker.opened[key]
-        row = attrs.evolve(draft, reference=reference)
-        work = WorkOptions(lease=SHORTEST_SECONDS, probe=probe, patience=patience, settle=settle)
+        row, settle_seconds = attrs.evolve(draft, reference=reference), settle_seconds_of(pipeline, settle)
+        clock = asyncio.get_running_loop().time
+        bound, began = bound_of(pipeline, settle_seconds, patience), clock()
+        work = WorkOptions(
+            lease=SHORTEST_SECONDS,
+            probe=probe,
+            patience=bound,
+            settle=settle,
+            ends_at=None if bound is None else began + bound,
+        )
         _, (result,) = await run_batch(job, None, [row], pipeline, work)
         if result.state == "unknown":
             failure = result.error
+            if patience is None and bound is not None:  # the time to settle begins with the end of the request
+                work = attrs.evolve(work, ends_at=clock() + bound)
             _, (result,) = await run_batch(job, None, [row], pipeline, work, settles=True)
             if result.error is not None:
                 _name_cause(result.error, failure)
                 result.error.candidates = await _candidates(worker, job, reference)
+                say_when(result.error, began + settle_seconds - clock())
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         raise result.error
     if result.state == "created":
         return result.card
-    return await _shown(pipeline, result.card)
+    return await _shown(pipeline, result.card, reference)
 
 
 def _name_cause(error: BoardClientError, failure: BoardClientError | None) -> None:
@@ -258,12 +275,21 @@ async def _candidates(worker: Worker, job: Job, reference: str) -> tuple[str, ..
     return tuple(card[0] for row in found for card in json.loads(row.resembling or "[]"))
 
 
-async def _shown(pipeline: Pipeline, card: Card) -> Card:
-    with contextlib.suppress(BoardClientError):  # it would say that nothing was created
+async def _shown(pipeline: Pipeline, card: Card, reference: str) -> Card:
+    """Return the card of a reference as it is now, or its identifier alone if it can't be read.
+
+    Raises:
+        NotFoundError: it is deleted.
+    """
+    try:
         shown = await pipeline.call(operations.READ_CARD.request(card.id))
-        if shown.id == card.id:
-            return shown
-    return card
+    except NotFoundError as error:
+        add_words(error, f"the card {card.id} of the reference {reference!r} was created, and is deleted or out of reach")
+        error.effect, error.repeatable = Effect.DONE, False
+        raise
+    except BoardClientError:  # it would say that nothing was created
+        return card
+    return shown if shown.id == card.id else card
 
 
 @contextlib.asynccontextmanager

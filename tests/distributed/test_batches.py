@@ -30,11 +30,13 @@ from boardclient import (
     Card,
     CardDraft,
     JournalError,
+    NotFoundError,
     Pace,
     RateLimitError,
 )
 from boardclient.distributed import (
     Job,
+    accept_suggestions,
     drain,
     import_batch,
     import_part,
@@ -186,7 +188,7 @@ async def test_rows_without_references_are_known_by_key_and_place(world: World) 
         await world.deliver(job, None, rows)
 
 
-async def test_a_reference_is_one_card_whatever_batch_brings_it(world: World) -> None:
+async def test_a_reference_is_single_whatever_batch_brings_it(world: World) -> None:
     """In other batches, other partitions, without a key, and by a call for a single card."""
     job, rows = await world.open(), world.drafts(12)
     assert counts(await world.deliver(job, "0", rows[:6])) == (6, 0, 0, 0)
@@ -814,7 +816,7 @@ async def test_a_batch_that_another_worker_has_for_too_long(world: World) -> Non
 # --- one card
 
 
-async def test_a_reference_has_one_card(world: World) -> None:
+async def test_a_reference_has_single(world: World) -> None:
     """From four calls at once, and later."""
     found = await asyncio.gather(*(world.create("Fix the login", "t1") for _ in range(4)))
     again = await world.create("Fix the login", "t1")
@@ -1331,3 +1333,83 @@ async def test_batches_whose_database_restarts_while_they_are_delivered_and_sett
     naive = Campaign(attrs.evolve(world, ledger=""), keys=12, rows=8)
     await naive.run(4, kills=0)
     assert (await world.names()).total() > 2 * engine.total
+
+
+# --- a single card has an end
+
+
+async def test_the_card_of_a_reference_is_given_up_in_time_and_goes_on_later(world: World) -> None:
+    """Whatever the board's listing answers. What is left of `settle` is waited for once, and not in each call."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
+    loop = asyncio.get_running_loop()
+    world.session = world.session.with_options(timeout=0.3)
+    for patience in (None, 0.2):
+        began = loop.time()
+        with pytest.raises(BoardClientError) as caught:
+            await world.create("Fix the login", "t1", patience=patience)
+        assert caught.value.effect is Effect.UNKNOWN
+        assert caught.value.retry_at is not None
+        assert "the connection was closed before the response" in str(caught.value)
+        assert loop.time() - began < SECONDS / 3
+    world.service.faults.clear()
+    world.session = world.session.with_options(timeout=30.0)
+    assert (await world.create("Fix the login", "t1")).name == "Fix the login"
+    assert world.sent == 1
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_single_card_is_given_up_in_time(world: World) -> None:
+    """Before it was sent, while the board can't be read, and after that."""
+    session = world.session.with_options(timeout=0.3)
+    options: dict[str, Any] = {"list_id": world.list_id, "board_id": world.board_id, "settle": 0.1}
+    world.service.faults.add(faults.hang(), "boards.cards", times=1)
+    with pytest.raises(BoardClientError) as caught:
+        await session.cards.create("Card", **options, patience=0.1)
+    assert (caught.value.effect, caught.value.retry_at is not None, world.sent) == (Effect.NOT_SENT, True, 0)
+    world.service.faults.clear()
+    reads = len(world.service.calls_of("boards.cards"))
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(reads + 2, 1000))
+    with pytest.raises(BoardClientError) as caught:
+        await session.cards.create("Card", **options)
+    assert (caught.value.effect, caught.value.retry_at is not None) == (Effect.UNKNOWN, True)
+
+
+async def test_the_card_of_a_reference_that_was_deleted_is_named(world: World) -> None:
+    """The effect of the error is DONE, told from a card that can't be read now, which is returned by its identifier."""
+    card = await world.create("Fix the login", "t1")
+    world.service.faults.add(faults.status(403), "cards.get", times=1)
+    assert await world.create("Fix the login", "t1") == Card(card.id)
+    await world.session.cards.delete(card.id)
+    with pytest.raises(NotFoundError, match=f"the card {card.id} of the reference 't1' was created, and is deleted") as caught:
+        await world.create("Fix the login", "t1")
+    assert caught.value.effect is Effect.DONE
+    assert world.sent == 1
+
+
+async def test_what_a_person_has_resolved_can_be_resolved_otherwise(world: World) -> None:
+    """A mistyped card is corrected by the same call. A row that was created is not."""
+    job, rows = await world.open(), world.drafts(2)
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows, concurrency=1)).unknown == 1
+    (right,) = [card.id for card in await world.session.boards.cards(world.board_id) if card.name == "card 0"]
+    assert await resolve(job, "card 0", card_id="mistyped")
+    assert await resolve(job, "card 0", card_id=right)
+    with pytest.raises(JournalError, match="is done, not in doubt"):
+        await resolve(job, "card 1", absent=True)
+    assert counts(await world.deliver(job, "a", rows)) == (0, 2, 0, 0)
+
+
+async def test_suggestions_for_rows_in_doubt_are_accepted(world: World) -> None:
+    """A person has changed the description, so that no marker proves the card."""
+    job, rows = await world.open(), world.drafts(1, "Prepare the report of the quarter for the board")
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    assert (await world.deliver(job, "a", rows)).unknown == 1
+    (card,) = world.service.rules.cards.values()
+    card.desc = "today"
+    assert (await reconcile(job, session=world.session, probe=False)).unknown == 1
+    (unknown,) = await unknown_rows(job)
+    assert [candidate.card_id for candidate in unknown.candidates] == [card.id]
+    assert await accept_suggestions(job) == []
+    assert counts(await world.deliver(job, "a", rows)) == (0, 1, 0, 0)

@@ -308,6 +308,8 @@ def test_without_psycopg_a_server_can_not_be_used(monkeypatch: pytest.MonkeyPatc
     """The error says what to install. A file needs nothing."""
     monkeypatch.delitem(sys.modules, "boardclient.store._postgres")
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ModuleNotFoundError, match=r"a ledger on PostgreSQL needs psycopg: pip install .*'boardclient\[postgres\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"a ledger on PostgreSQL needs psycopg: pip install .*'boardclient\[postgres\]'"
+    ):
         Database("postgresql://u@h/d")
     Database(tmp_path / "ledger").abandon()
