@@ -19,7 +19,7 @@ from boardclient.events import BulkProgress
 from boardclient.models import BoardList, Card, CardDraft
 
 _AGAIN_SECONDS: Final = 1.0
-"""After which the same call goes on, where nothing says when it makes sense."""
+"""After which the same call continues, where nothing says when it makes sense."""
 
 
 def bound_of(pipeline: Pipeline, settle_seconds: float, patience: float | None) -> float | None:
@@ -52,7 +52,7 @@ class End:
 
 def late(effect: Effect) -> DeadlineError:
     """Return the error of a call whose time has ended before its card was created."""
-    error = DeadlineError("the time of the call has ended: the same call again goes on", effect=effect)
+    error = DeadlineError("the time of the call has ended: the same call again continues", effect=effect)
     error.retry_at = moment_in(_AGAIN_SECONDS)
     return error
 

@@ -85,7 +85,7 @@ async def plan(
     name: str | None = None,
     account: str | None = None,
     parts: int | None = None,
-    marker: bool = True,
+    marker: bool | None = None,
     settle: float | None = None,
 ) -> Job:
     """Split rows into parts on a ledger, or resume the job planned with them.
@@ -101,7 +101,7 @@ async def plan(
         account: The account that creates the cards, None for that of the environment.
         parts: How many parts to make, of rows that have a length. By default each has 5,000 rows.
         marker: Whether descriptions get codes, as with `marker=True` of `create_many`. They prove whose a card is, also while
-            others create cards on the board.
+            others create cards on the board. None (default): as the job was planned before, and True for a new one.
         settle: As in `create_many`. It may be another one each time.
 
     Raises:
@@ -121,7 +121,7 @@ async def plan_many(
     ledger: str | os.PathLike[str],
     *,
     parts: int | None = None,
-    marker: bool = True,
+    marker: bool | None = None,
     settle: float | None = None,
 ) -> list[Job]:
     """Split rows for several boards and accounts into jobs, one for each board and account, or resume those planned with them.
@@ -206,19 +206,25 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
         earlier = f"batches for {job.name}"
         if connection.value("SELECT job FROM boardclient_jobs WHERE name = ?", earlier) is not None:
             job = attrs.evolve(job, name=earlier)
-    connection.run(
-        "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        job.name,
-        job.board_id,
-        job.account,
-        options,
-        secrets.token_bytes(32),
-    )
     known = connection.one("SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?", job.name)
+    given = json.loads(options)
+    if given["marker"] is None:
+        given["marker"] = known is None or json.loads(known.options)["marker"]
+    options = json.dumps(given)
+    if known is None:
+        connection.run(
+            "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            job.name,
+            job.board_id,
+            job.account,
+            options,
+            secrets.token_bytes(32),
+        )
+        known = connection.one("SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?", job.name)
     is_same = {
         "board": known.board_id == job.board_id,
         "account": known.account == job.account,
-        "marker": json.loads(known.options)["marker"] == json.loads(options)["marker"],
+        "marker": json.loads(known.options)["marker"] == given["marker"],
     }
     if not all(is_same.values()):
         others = " and ".join(name for name, same in is_same.items() if not same)
@@ -240,8 +246,8 @@ def _job(ledger: str | os.PathLike[str], board_id: str, account: str | None, nam
     return Job(ledger=ledger, name=name, board_id=board_id, account=account)
 
 
-def _options(marker: bool, settle: float | None) -> str:
-    if not isinstance(marker, bool):
+def _options(marker: bool | None, settle: float | None) -> str:
+    if not isinstance(marker, bool | None):
         raise TypeError(f"marker must be True or False, not {type(marker).__name__}")
     check_settle(settle)
     return json.dumps({"marker": marker, "settle": settle})
@@ -329,7 +335,7 @@ async def _plan(
     ledger: str | os.PathLike[str],
     size: int,
     *,
-    marker: bool,
+    marker: bool | None,
     settle: float | None,
 ) -> list[Job]:
     """Store rows, and return their jobs: those that are given, and one for each other board and account."""
@@ -342,7 +348,7 @@ async def _plan(
         for index, (board_id, account, row) in enumerate(rows):
             one = plans.get((board_id, account))
             if one is None:
-                if not marker and any(board_id == board for board, _ in plans):
+                if marker is False and any(board_id == board for board, _ in plans):
                     raise ValueError(f"rows of several accounts on the board {board_id} need a marker, to tell them apart")
                 job = _job(ledger, board_id, account)
                 one = plans[board_id, account] = _Planned(*await enter_job(database, job, options))

@@ -70,7 +70,7 @@ class World:
             name,
             digest,
             self.board_id,
-            json.dumps({"marker": True, "settle": 0.2}),
+            json.dumps({"marker": digest is None, "settle": 0.2}),
             _SECRET,
             False,
         )
