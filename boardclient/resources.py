@@ -186,7 +186,7 @@ class Cards(_Resource):
         With `reference` and `ledger` the card is created once, however often and in whatever process this is called: later calls
         return the same card, as it is by then, or with its identifier alone if it can't be read. One that is deleted is a
         `NotFoundError` of effect DONE that names it. Its description has a code that proves it. After an error whose effect is
-        UNKNOWN the next call goes on from there, and sends only what is proven absent.
+        UNKNOWN the next call continues from there, and sends only what is proven absent.
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
@@ -209,7 +209,7 @@ class Cards(_Resource):
             probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
                 again (default). It is deleted afterwards. False: none is sent, and a lost card that is not listed stays unknown.
             patience: How many seconds the call may take in all. None (default): the timeout and `settle` after the request has
-                ended. The error of a call that ends so has `retry_at`, and with a `reference` the next one goes on from there.
+                ended. The error of a call that ends so has `retry_at`, and with a `reference` the next one continues.
             reference: What the card is for, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each call
                 creates a card.
             ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. The latter needs

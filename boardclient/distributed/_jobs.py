@@ -213,7 +213,8 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
     options = json.dumps(given)
     if known is None:
         connection.run(
-            "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING",
             job.name,
             job.board_id,
             job.account,

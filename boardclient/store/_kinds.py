@@ -45,7 +45,13 @@ def refuse_journal(path: Path) -> None:
         JournalError: it is a journal, or the file of another program.
         sqlite3.Error: the file is missing, or no SQLite file.
     """
-    application = application_of(path)
+    try:
+        application = application_of(path)
+    except sqlite3.DatabaseError as error:
+        # Another process may write the first page at this moment: whether it is damaged, the connection that waits for it says.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        application = 0
     if application == JOURNAL:
         raise JournalError(f"{path} is a journal, and no ledger: give the ledger a file of its own, or pass it as journal=")
     if application not in {0, LEDGER}:
