@@ -205,6 +205,13 @@ def draw_rows(chance: random.Random, lists: Iterable[str]) -> list[CardDraft]:
     return rows
 
 
+def _without_marker(desc: str) -> str:
+    """Return what was sent for a row without the two copies of its marker, whatever letters that has."""
+    sent = re.fullmatch(r"\[(\S+)\](?:\n\n(.+)\n\n\[\1\])?", desc, re.DOTALL)
+    assert sent is not None, desc
+    return sent[2] or ""
+
+
 @attrs.define
 class Outcome:
     """What became of the rows of a drawn service, as they are and as the runs reported it."""
@@ -262,8 +269,8 @@ class DrawnWorld:
         """The cards that a row made and people have deleted."""
         self.free: list[str] = []
         """The identifiers of deleted cards, which the service gives again."""
-        self.probes: dict[str, bool] = {}
-        """The temporary cards of runs, and whether the response came."""
+        self.probes: dict[str, str | None] = {}
+        """The temporary cards of runs, with the marker by which one is known whose response did not come."""
         self.known: list[str] = []
         """The cards that people may delete: those of others, and those that were reported."""
         self.more = more = random.Random(f"deletions {seed}")  # so that the other services stay what they were
@@ -291,8 +298,8 @@ class DrawnWorld:
             record.id = answer.body["id"] = self.give_again(record)
         is_probe = "temporary card" in record.name
         if is_probe:
-            self.probes[record.id] = not is_lost
-        desc = re.sub(r"\[bc\w{16}\]", "", record.desc).strip() if self.marker else record.desc
+            self.probes[record.id] = record.name.split()[0] if is_lost else None
+        desc = _without_marker(record.desc) if self.marker else record.desc
         if not is_probe:
             self.made[record.id] = self.key(record.name, record.list_id, desc, record.due)
         if self.kind.only is not None and self.lists.index(record.list_id) == self.kind.only:
@@ -438,9 +445,9 @@ class DrawnWorld:
     def is_recognisable(self, card_id: str) -> bool:
         """Return False for a temporary card whose response was lost and whose marker is not listed."""
         card = self.service.rules.cards[card_id]
-        shown = self.kind.show({"name": card.name, "desc": card.desc})
+        shown, marker = self.kind.show({"name": card.name, "desc": card.desc}), self.probes[card_id]
         is_listed = self.kind.cap is None
-        return self.probes[card_id] or (is_listed and bool(re.search(r"\bbc[b-t]{16}\b", json.dumps([*shown.values()]))))
+        return marker is None or (is_listed and bool(re.search(rf"\b{marker}\b", json.dumps([*shown.values()]))))
 
 
 async def draw(seed: int, *, marker: bool | None, kind: ServiceKind | None = None, probe: bool = False) -> Outcome:

@@ -17,8 +17,8 @@ import attrs
 
 Content: TypeAlias = tuple[str, str, str, datetime | None]
 """List, name, description without a marker, due date."""
-_MARKER = re.compile(r"(?:\A|\n\n)\[(bc[a-z2-7]{16})\]\Z")
-_FIRST_MARKER = re.compile(r"\A\[bc[a-z2-7]{16}\]\n\n")
+_MARKED = re.compile(r"\[(\S+)\](?:\n\n(.+)\n\n\[\1\])?", re.DOTALL)
+"""A description with its marker before and after it, whatever letters that has."""
 
 
 def content_of_row(row: Mapping[str, Any]) -> Content:
@@ -26,7 +26,9 @@ def content_of_row(row: Mapping[str, Any]) -> Content:
 
 
 def content_of_card(card: Any, *, is_marked: bool) -> Content:
-    desc = _FIRST_MARKER.sub("", _MARKER.sub("", card.desc)) if is_marked else card.desc
+    desc = card.desc
+    if is_marked and (match := _MARKED.fullmatch(desc)):
+        desc = match[2] or ""
     return card.list_id, card.name, desc, None if card.due is None else datetime.fromisoformat(card.due)
 
 
@@ -109,7 +111,7 @@ def check(evidence: Evidence) -> Findings:
     found.unexpected = sum(number for content, number in present.items() if content not in wanted)
     found.duplicated = sum(max(0, number - wanted[content]) for content, number in present.items() if content in wanted)
     if evidence.is_marked:
-        marks = Counter(match[1] for identifier in evidence.ours if (match := _MARKER.search(evidence.cards[identifier].desc)))
+        marks = Counter(match[1] for identifier in evidence.ours if (match := _MARKED.fullmatch(evidence.cards[identifier].desc)))
         found.duplicated = max(found.duplicated, sum(number - 1 for number in marks.values()))
         found.unexpected += len(evidence.ours) - sum(marks.values())
     last = evidence.processes[-1]
