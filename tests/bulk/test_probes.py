@@ -635,6 +635,44 @@ async def test_a_probe_of_an_earlier_run_is_deleted_before_another_is_sent(world
     assert (states, world.there, report.probes) == ({"a": "already", "b": "created"}, ["a", "b"], ())
 
 
+@pytest.mark.parametrize(
+    ("shown", "hides_of_one"),
+    [
+        pytest.param(None, False, id="none in listings"),
+        pytest.param(None, True, id="none"),
+        pytest.param("", False, id="empty"),
+        pytest.param("a/b", False, id="no identifier"),
+    ],
+)
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_probe_of_an_earlier_run_is_known_whatever_list_is_shown_for_it(
+    world: World, scene: Scene, shown: str | None, hides_of_one: bool, is_deleted: bool
+) -> None:
+    """It is deleted, so that rows are settled as on any board, or named."""
+
+    def show(card: Any) -> Any:
+        return {name: value for name, value in {**card, "idList": shown}.items() if value is not None}
+
+    def shape(operation: str, body: Any) -> Any:
+        if operation == "boards.cards":
+            return [show(card) for card in body]
+        return show(body) if operation == "cards.get" and hides_of_one else body
+
+    world.service.rules.shape = shape
+    world.service.faults.add(faults.status(403), "cards.delete", times=1 if is_deleted else None)
+    scene.rows = {"a": ["lost"], "b": ["lost"]}
+    await run(world, "a", journal=world.path)
+    (left,) = probes(world)
+    states, report = await run(world, "ab", journal=world.path)
+    if is_deleted:
+        assert (states, world.there, report.probes) == ({"a": "already", "b": "created"}, ["a", "b"], ())
+    else:
+        assert (states, [(card.id, card.list_id) for card in report.probes]) == (
+            {"a": "already", "b": "unknown"},
+            [(left.id, shown)],
+        )
+
+
 @pytest.mark.parametrize("has_row_of_its_name", [False, True])
 async def test_the_probe_of_another_import_keeps_no_row_unknown(world: World, scene: Scene, has_row_of_its_name: bool) -> None:
     """A card with its name and its text is nobody's, unless a row in doubt has the name, which it equals."""

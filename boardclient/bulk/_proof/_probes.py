@@ -35,6 +35,8 @@ _MOST_PROBES: Final = 5
 """How many probes are sent for a row, at most, each time it was sent itself: one, unless its own response is lost."""
 _NAME: Final = "{marker} temporary card, deleted soon"
 _TEXT: Final = "boardclient has created this card to see that the board lists every card, and deletes it again."
+_ANY_LIST: Final = "-"
+"""Stands for the list to which an earlier run has sent a probe: a listing need not show one, or a usable one (interface 2.3)."""
 _ANY_NAME: Final = re.compile(r"\b(bc[b-t]{16,20}) temporary card, deleted soon")
 
 
@@ -44,6 +46,8 @@ class Probes:
     def __init__(self, board: RunBoard, ledger: Ledger) -> None:
         self.there: dict[str, Row] = {}
         """Those that are on the board, by their cards."""
+        self._lists: dict[str, str | None] = {}
+        """The lists that were shown for those of earlier runs, by their cards."""
         self.left: dict[str, Card] = {}
         """The cards that can't be deleted."""
         self._board = board
@@ -150,7 +154,8 @@ class Probes:
                 continue
             (card,) = cards
             if probe is None:
-                probe = self._made(probe_number(self._ledger.secret, marker) or 0, card.list_id or "")
+                probe = self._made(probe_number(self._ledger.secret, marker) or 0, _ANY_LIST)
+                self._lists[card.id] = card.list_id
             self.unseen.pop(marker, None)
             self._add(card.id, probe)
             if card in listing.recycled:  # the card that had its identifier is gone, so that the listing need not be longer
@@ -214,7 +219,8 @@ class Probes:
                 del self.there[card_id]
             else:
                 self._is_stuck = self._is_stuck or why != CHANGED
-                self.left[card_id] = Card(card_id, probe.draft.name, list_id=probe.draft.list_id)
+                list_id = self._lists.get(card_id, probe.draft.list_id)
+                self.left[card_id] = Card(card_id, probe.draft.name, list_id=list_id)
                 _logger.warning("the temporary card %s was not deleted: %s", card_id, why)
 
     def warn_of_unseen(self) -> None:
@@ -227,7 +233,9 @@ class Probes:
         """Return True if a card shows nothing but what was sent for a probe, or what the response to its request showed.
 
         A service or an automation may show a text in another way: it counts if it has the marker, and is as it was listed first.
+        The list of one of an earlier run says nothing, since it is not known to which it was sent.
         """
+        fields = [field for field in FIELDS if field != "list_id" or card.id not in self._lists]
         known = [Content.of(probe.draft, with_marker(probe.draft.desc, probe.marker or ""))]
         known += [Content.of_card(self._shown[card.id])] if card.id in self._shown else []
         now, listed = Content.of_card(card), Content.of_card(self._listed.get(card.id, Card(card.id)))
@@ -237,7 +245,7 @@ class Probes:
             is_marked = isinstance(value, str) and probe.marker in markers(value)
             return any(value == getattr(content, field) for content in [*known, *([listed] if is_marked else [])])
 
-        return all(is_own(field) for field in FIELDS if getattr(card, field) is not None)
+        return all(is_own(field) for field in fields if getattr(card, field) is not None)
 
 
 def _is_like_a_probe(card: Card) -> bool:
