@@ -202,6 +202,8 @@ def _in_short(
         signature = ""  # that of the class above, which is on the same page
 
     def default(match: re.Match[str]) -> str:
+        if not attrs.has(obj):  # one that keeps its fields to itself
+            return "..."
         value = attrs.fields_dict(obj)[match[1]].default
         return "..." if callable(value) else repr(value)
 

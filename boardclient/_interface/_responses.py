@@ -271,7 +271,7 @@ def asked_pause(headers: Mapping[str, str], now: float, *, is_throttling: bool) 
     if asked is not None or not is_throttling:
         return asked
     for value in headers.get("RateLimit", "").split(","):  # "default";r=0;t=30
-        parameters = dict(part.strip().partition("=")[::2] for part in value.split(";")[1:])
+        parameters = {name: amount for name, _, amount in (part.strip().partition("=") for part in value.split(";")[1:])}
         if _number(parameters.get("r", "")) == 0:
             return _number(parameters.get("t", ""))
     for remaining, reset in _COUNTS:

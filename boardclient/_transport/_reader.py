@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import aiohttp
 import aiohttp.http
+from aiohttp.http_exceptions import LineTooLong
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
@@ -368,7 +369,7 @@ def _refusal_in(error: BaseException | None) -> RefusedError | None:
     for _ in range(_WRAPPED_TIMES):
         if isinstance(error, RefusedError):
             return error
-        if isinstance(error, aiohttp.http_exceptions.LineTooLong):
+        if isinstance(error, LineTooLong):
             return RefusedError("a line of its head is longer than the ClientSession accepts, see its max_field_size")
         error = getattr(error, "__cause__", None) or getattr(error, "__context__", None)
     return None

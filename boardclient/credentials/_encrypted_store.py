@@ -100,7 +100,8 @@ class EncryptedTokenStore:
         opened: list[Any] = [None, "", None]
         with contextlib.suppress(InvalidToken):
             opened = json.loads(self._fernet.decrypt(stored.token.value.encode()))
-        owner, value, ends, sealed_for = (*opened, None)[:4]  # a row of an earlier version names no service
+        owner, value, ends = opened[:3]
+        sealed_for = opened[3] if len(opened) > 3 else None  # a row of an earlier version names no service
         if owner != account or (service is not None and sealed_for not in {None, service}):
             _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
             return None

@@ -43,9 +43,11 @@ class Right(Protocol):
     @property
     def commit_size(self) -> int:
         """How many rows to log together."""
+        ...
 
     def is_held(self) -> bool:
         """Return False if a request must not begin now."""
+        ...
 
     def check(self) -> None:
         """Raise a JournalError if a request must not begin now."""
