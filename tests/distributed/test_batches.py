@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
-import psycopg
 import pytest
 from waiting import SECONDS, until
 
@@ -426,34 +425,6 @@ async def test_failed_rows_are_not_sent_if_the_job_is_drained_while_they_are_loo
     await resume(job)
     assert counts(await world.deliver(job, "a", rows)) == (0, 3, 0, 0)
     assert world.sent == 3
-
-
-@pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
-async def test_a_batch_whose_job_is_drained_before_it_is_run_sends_nothing(world: World) -> None:
-    """Its worker has taken it, and waits for the database."""
-    job, rows = await world.open(), world.drafts(6)
-    await world.interrupt(job, "a", rows, sent=2)
-    async with await psycopg.AsyncConnection.connect(world.ledger, autocommit=True) as other:
-
-        async def lease() -> float:
-            found = await other.execute("SELECT lease_until FROM boardclient_parts")
-            return float((await found.fetchone() or (0.0,))[0])
-
-        sent = world.sent
-        async with other.transaction():
-            await other.execute("LOCK boardclient_outcomes")
-            running = asyncio.ensure_future(world.deliver(job, "a", rows, lease=4.0))
-            async with asyncio.timeout(SECONDS):
-                while not await lease():
-                    await asyncio.sleep(0.01)
-                await drain(job)
-                for _ in range(2):  # with the second renewal since then, it has heard of it
-                    before = await lease()
-                    while await lease() == before:
-                        await asyncio.sleep(0.01)
-        with pytest.raises(JournalError, match="is drained"):
-            await running
-    assert world.sent == sent
 
 
 async def test_reconciling_leaves_the_rows_that_another_worker_is_sending(world: World) -> None:
