@@ -63,7 +63,7 @@ class BulkAudit:
         recovered: The number of rows, in doubt or refused, whose cards were found on the board.
         lost: The number of confirmed cards of rows in the input that are deleted.
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
-        reused: The number of rows whose response named the card of another row. They may have no card of their own.
+        reused: The number of rows whose card is another row's, or a temporary one, by its identifier. They may have no other.
         duplicated: Second cards of rows: they show the marker of a row that has a card, or equal what was sent for it. A card of
             others that equals a row is among them. Markers tell it apart.
         unexpected: Other cards that belong to no known row and did not exist before the run. Those of others are no fault.

@@ -230,8 +230,9 @@ async def test_a_probe_whose_response_is_lost_is_found_and_deleted(world: World,
     assert (report.probes, report.audit.is_sound, report.audit.unexpected) == ((), True, ())
 
 
-async def test_a_lost_probe_with_the_identifier_of_a_deleted_card_is_found(world: World, scene: Scene) -> None:
-    """People delete the card of a row, and the service gives its identifier again."""
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_a_lost_probe_with_the_identifier_of_a_deleted_card_is_found(world: World, scene: Scene, is_left: bool) -> None:
+    """People delete the card of a row, and its identifier is given again. A run that is left leaves the probe to the next."""
 
     async def lose_with_known_id(stage: Stage) -> None:
         cards = world.service.rules.cards
@@ -242,9 +243,18 @@ async def test_a_lost_probe_with_the_identifier_of_a_deleted_card_is_found(world
         stage.abort()
 
     scene.rows, scene.probes = {"b": ["lost"]}, [lose_with_known_id]
-    states, report = await run(world, "ab")
-    assert (states, world.there, report.probes) == ({"a": "created", "b": "created"}, ["b"], ())
-    assert (report.audit.lost, report.audit.duplicated, report.audit.unexpected) == (1, (), ())
+    created = "created"
+    if is_left:
+        async with world.run(drafts(world, "ab"), concurrency=1, settle=0.0, probe=True) as opened:
+            async for result in opened:
+                if result.draft.name == "b":
+                    break
+        assert deleted(world) == 0
+        created = "already"
+    states, report = await run(world, "ab", journal=world.path)
+    assert (states, world.there, report.probes) == ({"a": created, "b": created}, ["b"], ())
+    assert (report.audit.duplicated, report.audit.unexpected) == ((), ())
+    assert (report.audit.lost, report.audit.reused) == ((0, 1) if is_left else (1, 0))
 
 
 async def test_a_probe_that_is_lost_is_followed_by_another(world: World, scene: Scene) -> None:

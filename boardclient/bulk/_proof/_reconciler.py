@@ -178,10 +178,10 @@ class Reconciler:
         """Return a test for cards with known identifiers that may be these rows' by now.
 
         A response to a row named such a card, or it shows the row's secret marker, or it shows the row's name or other marker,
-        and did not before.
+        and did not before. It may also be a probe's, of an earlier run too.
         """
-        if not (rows or self.probes.unseen):
-            return None
+        if not rows:
+            return None if self._ledger.is_new and not self.probes.unseen else self.probes.is_one
         named, names = {row.named for row in rows}, {normal(row.draft.name) for row in rows}
         wanted = self.markers.of_all(rows)
 
@@ -415,7 +415,9 @@ class Reconciler:
             recovered=self._recovered,
             lost=len(lost),
             hidden=missing.hidden,
-            reused=max(listing.reused, self._replaced) + sum(listing.is_confirmed(row.named or "") for row in self._unknown),
+            reused=max(listing.reused, self._replaced)
+            + sum(listing.is_confirmed(row.named or "") for row in self._unknown)
+            + sum(map(listing.is_confirmed, self.probes.there)),
             duplicated=tuple(duplicated[:_MOST_AUDITED]),
             unexpected=tuple(unexpected[:_MOST_AUDITED]),
             lost_cards=tuple(map(Card, lost)),
