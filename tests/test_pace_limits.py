@@ -85,7 +85,7 @@ def test_refusals_that_end_are_no_longer_expected() -> None:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
-def test_a_limit_on_single_is_not_refused_for_ever(share: float) -> None:
+def test_a_limit_on_one_list_is_not_refused_for_ever(share: float) -> None:
     """Where a share of the requests has a limit of its own, the others keep its pace, and few are refused."""
     outcome = served(Part(share, Bucket(20)), 90.0, workers=20, latency=0.1)
     assert outcome.accepted(30, 90) >= 0.8 * 20 / share

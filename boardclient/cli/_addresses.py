@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from boardclient import BadRequestError, InvalidIdentifierError, NotFoundError
 from boardclient.cli._output import UsageError, quoted
 
 _MOST_PARTS = 8
@@ -51,6 +50,8 @@ def _parts_of(address: str) -> list[str]:
 
 
 async def _is_known(part: str, read: Callable[[str], Awaitable[object]]) -> bool:
+    from boardclient import BadRequestError, InvalidIdentifierError, NotFoundError
+
     try:
         await read(part)
     except (NotFoundError, BadRequestError, InvalidIdentifierError):

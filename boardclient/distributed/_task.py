@@ -341,6 +341,8 @@ class Task:
         finally:
             if not lease.is_returned:
                 await self._give_back(lease)
+        if report.audit_error is not None and not lease.is_of_job and any(row.state == "failed" for row in rows):
+            raise report.audit_error  # refused rows are not sent again unread
         if len(results) < len(rows):
             raise self.drained() if lease.is_draining else late(Effect.NOT_SENT)
         return left, report, [(rows[result.index], result) for result in results]

@@ -217,7 +217,7 @@ async def test_a_login_page_in_place_of_every_response_makes_no_second_card(
 
 @pytest.mark.parametrize("marker", [None, True])
 @pytest.mark.parametrize("number", [12, 40])
-async def test_rows_that_are_refused_after_their_commit_have_single_each(
+async def test_rows_that_are_refused_after_their_commit_have_one_card_each(
     world: World, marker: Any, number: int, passing_time: Any
 ) -> None:
     """In an outage other rows are tried, and what was refused is sent again only if the board lacks it: here it has all cards."""

@@ -228,7 +228,7 @@ async def test_the_doubt_of_a_card_that_waits_to_be_resent_is_kept(stops: bool, 
 
 
 @virtually
-async def test_single_that_two_responses_name_is_one_row_s() -> None:
+async def test_one_card_that_two_responses_name_is_one_row_s() -> None:
     """Of the second row it is not known what happened; it is never reported as created."""
 
     class Repeating(Memory):

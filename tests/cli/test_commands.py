@@ -52,7 +52,7 @@ def test_a_board_is_made_filled_shown_and_changed(cli, board_service: BoardServi
     assert not board_service.rules.cards
 
 
-def test_a_reference_gets_single(cli, board_service: BoardService, board, tmp_path) -> None:
+def test_a_reference_gets_one_card(cli, board_service: BoardService, board, tmp_path) -> None:
     """The same line again shows the same card, and another content is refused."""
     line, place = ["card", "create", "Fix", "--list", board.todo], ["--ledger", str(tmp_path / "l"), "--reference", "t1"]
     first, again = (cli(*line, *place, "--board", board.board) for _ in "12")

@@ -121,7 +121,7 @@ def _zip(*names: str) -> bytes:
         (_zip(), "a zip archive that can't be read"),
         (b"PK\x03\x04 and more", "a zip archive that can't be read, as damaged workbooks are: save it as CSV"),
         (b"\xd0\xcf\x11\xe0 and more", "a workbook: save it as CSV"),
-        (gzip.compress(b"name\nA\n"), "compressed by gzip: gunzip -c FILE | boardclient import - …"),
+        (gzip.compress(b"name\nA\n", mtime=0), "compressed by gzip: gunzip -c FILE | boardclient import - …"),
         (bz2.compress(b"name\nA\n"), "compressed by bzip2"),
         (lzma.compress(b"name\nA\n"), "compressed by xz"),
         (b"%PDF-1.7\n", "a PDF document"),

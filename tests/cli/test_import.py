@@ -719,4 +719,4 @@ def test_errors_of_rows_are_in_the_words_of_the_command_line(cli, board_service:
     code, out, err = cli("import", csv_file("name\nA\n"), *into(board), "--json")
     assert code == 3
     for text in (summary(out)["rows"][0]["error"], err):
-        assert "check before you send it again, as --board does" in text
+        assert "the service failed; whether the card exists is not known: the board does not list it" in text

@@ -25,9 +25,9 @@ def test_rate_and_remaining_time_are_shown_from_the_beginning(
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     monkeypatch.delenv("COLUMNS")
     env = {**os.environ, "TERM": "xterm", **board_service.environment}
-    command = [sys.executable, "-m", "boardclient", "import", "cards.csv", "--board", board.board]
+    command = [sys.executable, "-m", "boardclient", "import", "cards.csv", "--board", board.board, "--settle", "0", "--no-probe"]
     board_service.faults.add(board_service.faults.drop(), "cards.create", call=lost)
-    with subprocess.Popen([*command, "--settle", "0"], cwd=tmp_path, env=env, stderr=end, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=end, stdout=subprocess.DEVNULL) as process:
         os.close(end)
         drawn = b""
         while True:

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 from boardclient import BoardClientError, BulkReport, CardDraft, distributed
-from boardclient.distributed import Job, reconcile
+from boardclient.distributed import Job, _leases, reconcile
 
 __all__ = ["Job", "import_batch", "import_batch_now", "noted", "open_job", "reconcile"]
 
+_leases.SHORTEST_SECONDS = 1.0  # so that a batch whose worker was killed is soon free
 open_job = partial(distributed.open_job, settle=0.5)
 _OPTIONS: dict[str, Any] = {"lease": 2.0, "concurrency": 2}
 if "RECIPE_PATIENCE" in os.environ:

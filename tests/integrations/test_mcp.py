@@ -123,7 +123,7 @@ async def test_each_tool_does_what_it_says(service: BoardService, board: SeededB
     assert card_id not in service.rules.cards
 
 
-async def test_a_reference_has_single(service: BoardService, board: SeededBoard, tmp_path: Path) -> None:
+async def test_a_reference_has_one_card(service: BoardService, board: SeededBoard, tmp_path: Path) -> None:
     """The same call again gets the same card. Another content, and what can't be sent, are refused with what to do."""
     async with tools(service, tmp_path / "l", settle=0.3) as client:
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import html
 import os
@@ -198,7 +197,9 @@ async def _speaks_tls(url: str) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     address = urlsplit(url)
-    with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
+    import asyncio  # not at the top: help prints without it
+
+    with contextlib.suppress(OSError, TimeoutError, ValueError):
         async with asyncio.timeout(_PROBE_SECONDS):
             _, writer = await asyncio.open_connection(address.hostname, address.port or 80, ssl=context)
         writer.transport.abort()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -54,7 +53,10 @@ def _text_of(file: str) -> str:
     from boardclient._environment import reason_of
 
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        if file == "-":
+            return sys.stdin.read()
+        with open(file, encoding="utf-8") as opened:
+            return opened.read()
     except OSError as error:
         raise click.BadParameter(f"can't read {file}: {reason_of(error)}") from None
     except ValueError:
