@@ -44,11 +44,11 @@ def _reader(contender: str) -> Callable[[bytes], Any]:
         return _pydantic_reader()
     if contender == "cattrs":
         return _cattrs_reader()
-    from boardclient._interface import _fields
+    from boardclient._interface import _listings
 
     if contender == _OURS:
-        return _fields.cards
-    return lambda body: [card.extra for card in _fields.cards(body)]
+        return _listings.cards
+    return lambda body: [card.extra for card in _listings.cards(body)]
 
 
 def _pydantic_reader() -> Callable[[bytes], Any]:
@@ -176,9 +176,9 @@ def _memory(contender: str, cards: int) -> dict[str, float]:
 
 def _extra(cards: int) -> dict[str, float]:
     """Return microseconds of the first access to `extra` and of a later one."""
-    from boardclient._interface import _fields
+    from boardclient._interface import _listings
 
-    values = _fields.cards(board(cards))
+    values = _listings.cards(board(cards))
     seconds = []
     for _ in range(2):
         start = time.process_time()

@@ -195,10 +195,14 @@ def _delivered(
     by_reference = {row.ref: row for row in rows_by_reference(connection, job, references)}
     numbers = [first + index for index, draft in enumerate(drafts) if draft.reference is None]
     by_number = {row.seq: row for row in rows_by_number(connection, numbers)}
-    return tuple(
-        by_number[first + index] if draft.reference is None else by_reference[draft.reference]
+    found = [
+        by_number.get(first + index) if draft.reference is None else by_reference.get(draft.reference)
         for index, draft in enumerate(drafts)
-    )
+    ]
+    rows = tuple(row for row in found if row is not None)
+    if len(rows) < len(found):
+        raise JournalError("rows of the ledger are gone: put back a copy of it, and reconcile the job before anything else")
+    return rows
 
 
 def _correct(connection: Connection, batch: Batch, drafts: Sequence[CardDraft]) -> Batch:

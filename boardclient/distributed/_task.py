@@ -121,8 +121,9 @@ class Task:
         owner = worker_name()
 
         def store(connection: Connection) -> Batch:
+            is_draining = self._is_draining(connection)
             batch = store_batch(connection, self.stored.job, key, drafts, owner=owner, seconds=self.options.seconds)
-            if batch.lease is not None and self._is_draining(connection):
+            if batch.lease is not None and is_draining:
                 raise self.drained()
             return batch
 
@@ -140,7 +141,19 @@ class Task:
                 raise
 
     def _is_draining(self, connection: Connection) -> bool:
-        return bool(connection.value("SELECT is_draining FROM boardclient_jobs WHERE job = ?", self.stored.job))
+        """Return whether the job takes no work.
+
+        Raises:
+            JournalError: it is gone, or another one has its place: nothing more is sent, and no card gets its secret.
+        """
+        statement = "SELECT is_draining FROM boardclient_jobs WHERE job = ? AND secret = ?"
+        is_draining = connection.value(statement, self.stored.job, self.stored.secret)
+        if is_draining is None:
+            raise JournalError(
+                f"the ledger {self.job.ledger} was emptied or replaced while it was in use: nothing more is sent."
+                " Put it back, and reconcile the job before anything else"
+            )
+        return bool(is_draining)
 
     async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
         """Send what is to be sent of a batch, wait for what others send, and return what became of its rows."""
@@ -190,10 +203,9 @@ class Task:
             is_failed = row.state == "failed" and row.seq in resent and not is_again
             return row.state in {"waiting", "undone"} or is_failed or (settles and row.state in IN_DOUBT)
 
+        self._is_draining(connection)
         rows = rows_by_number(connection, numbers)
         held = connection.one(_HELD, part)
-        if held is None:
-            raise JournalError(f"the ledger {self.job.ledger} was emptied or replaced while it was in use: nothing more is sent")
         is_waited_for = held.is_held and any(row.state in {"logged", "failed"} for row in rows)
         is_to_be_closed = held.in_doubt is None and not held.is_held and len(rows) == held.size
         if not (any(map(is_due, rows)) or is_waited_for or is_to_be_closed):

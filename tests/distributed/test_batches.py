@@ -209,7 +209,7 @@ async def test_partitions_that_are_cut_otherwise_send_no_row_twice(world: World)
     await world.interrupt(job, "0 of 2", rows[:30], sent=10)
     cut = [world.deliver(job, f"{n} of {parts}", rows[n::parts]) for parts in (2, 3, 4) for n in range(parts)]
     for found in await asyncio.gather(*cut):
-        assert found.failed == found.unknown == 0
+        assert (found.failed, found.unknown) == (0, 0), found.problems
     assert await world.names() == Counter(row.name for row in rows)
 
 
@@ -1388,3 +1388,30 @@ async def test_suggestions_for_rows_in_doubt_are_accepted(world: World) -> None:
     assert [candidate.card_id for candidate in unknown.candidates] == [card.id]
     assert await accept_suggestions(job) == []
     assert counts(await world.deliver(job, "a", rows)) == (0, 1, 0, 0)
+
+
+async def test_a_row_that_another_call_has_is_not_corrected_meanwhile(world: World) -> None:
+    """The call waits for it, as long as it may. Once the row is free its new content is sent."""
+    job, rows = await world.open(), world.drafts(70)
+    world.service.faults.add(faults.hang(), "cards.create", call=1)
+    running = asyncio.ensure_future(world.deliver(job, "a", rows, concurrency=1, lease=300.0))
+    await until(lambda: world.sent, running)
+    mended = [attrs.evolve(rows[69], name="mended")]
+    with pytest.raises(JournalError, match="another worker sends rows whose content is to be replaced"):
+        await world.deliver(job, "b", mended, patience=0.0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert counts(await world.deliver(job, "b", mended)) == (1, 0, 0, 0)
+    assert (await world.names())["mended"] == 1
+
+
+@pytest.mark.parametrize("table", ["jobs", "rows"])
+async def test_a_ledger_that_is_emptied_while_it_is_in_use_is_an_error_in_words(world: World, table: str) -> None:
+    """No card is sent, and none is signed with a secret that is gone."""
+    job, rows = await world.open(), [CardDraft(f"card {n}", world.list_id) for n in range(2)]
+    assert counts(await world.deliver(job, "a", rows)) == (2, 0, 0, 0)
+    async with contextlib.aclosing(Database(world.ledger)) as database:
+        await database.change(lambda connection: connection.run(f"DELETE FROM boardclient_{table}"))
+    with pytest.raises(JournalError, match=r"was emptied or replaced while it was in use|rows of the ledger are gone"):
+        await world.deliver(job, "a", rows)
+    assert world.sent == 2
