@@ -232,31 +232,6 @@ async def test_an_error_on_entering_a_limiter_is_raised_to_the_caller(board_serv
     assert len(board_service.calls_of("members.me")) == 0
 
 
-class Hooks(StaticCredentials):
-    """Credentials whose optional parts all raise."""
-
-    def current(self) -> Credentials:
-        raise LookupError("current")
-
-    def is_current(self, credentials: Credentials) -> bool:
-        raise LookupError("is_current")
-
-    def note_accepted(self, credentials: Credentials) -> None:
-        raise LookupError("note_accepted")
-
-
-async def test_hooks_of_credentials_that_raise_lose_nothing(
-    board_service: BoardService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A provider's optional parts may raise: the card is returned all the same, and the log says which part failed."""
-    listed = await a_list(board_service)
-    provider = Hooks(board_service.token, board_service.key)
-    async with board_service.session(provider, limiter=Limiter()) as session:
-        assert (await session.cards.create("a", list_id=listed)).name == "a"
-    failed = ["current", "is_current", "note_accepted"]
-    assert [record.message for record in caplog.records] == [f"{name} of the credentials failed" for name in failed]
-
-
 async def test_outdated_credentials_are_acquired_again_before_another_entry(board_service: BoardService) -> None:
     """Credentials that are outdated once the limiter is entered are not sent."""
 

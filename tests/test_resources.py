@@ -185,7 +185,7 @@ async def test_a_card_that_may_exist_is_not_sent_again(service: BoardService, se
     todo = (await session.boards.lists(board.id))[0]
     service.faults.add(faults.drop(), "cards.create", times=1)
     with pytest.raises(BoardClientError, match="is not known") as caught:
-        await session.cards.create("a", list_id=todo.id, board_id=board.id, settle=0.0)
+        await session.cards.create("a", list_id=todo.id, board_id=board.id, settle=0.0, probe=False)
     assert caught.value.effect is Effect.UNKNOWN
     assert not service.rules.cards
     service.faults.add(faults.drop(commit=True), "cards.create", times=1)

@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
@@ -491,7 +491,11 @@ def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
 
 def _common(first: str, second: str) -> int:
     """Return how many characters at the beginning of two texts are the same."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    known, most = 0, min(len(first), len(second))
+    while known < most:  # halved, since a comparison of slices costs no more than one of characters
+        half = (known + most + 1) // 2
+        known, most = (half, most) if first[known:half] == second[known:half] else (known, half - 1)
+    return known
 
 
 def _likeness(sent: Content, shown: Content) -> float:

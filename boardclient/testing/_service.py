@@ -184,6 +184,7 @@ class OAuthOptions(TypedDict, total=False):
     key: str | None
     store: TokenStore | None
     account: str
+    service: str | None
     login_url: str | None
     authorize_timeout: float
     cooldown: float

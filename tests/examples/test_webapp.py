@@ -22,7 +22,7 @@ from boardclient.testing import BoardService, assert_no_secrets, faults
 
 PAGE = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 JSON = {"accept": "application/json"}
-CALLBACK = "http://testserver/callback"
+CALLBACK = "https://testserver/callback"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def open_client(webapp: ModuleType, service: BoardService, tmp_path: Path, monke
     tmp_path.chmod(0o700)
     for name, value in environment(service, tmp_path / "tokens").items():
         monkeypatch.setenv(name, value)
-    return lambda: TestClient(webapp.app, headers=PAGE, follow_redirects=False)
+    return lambda: TestClient(webapp.app, "https://testserver", headers=PAGE, follow_redirects=False)
 
 
 @pytest.fixture

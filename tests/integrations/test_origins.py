@@ -9,11 +9,11 @@ from boardclient.integrations.starlette import StarletteBoards
 from boardclient.testing import BoardService
 
 PROGRAM = {"Host": "app.example:8000"}
-OWN = {**PROGRAM, "Origin": "http://app.example:8000"}
+OWN = {**PROGRAM, "Origin": "https://app.example:8000"}
 OF_THE_REDIRECT = {**PROGRAM, "Origin": HOST}
 ADMIN = {**PROGRAM, "Origin": "https://admin.example", "Sec-Fetch-Site": "cross-site"}
-PORT = {**PROGRAM, "Origin": "http://app.example:9000"}
-SCHEME = {"Host": "app.example", "Origin": "https://app.example"}
+PORT = {**PROGRAM, "Origin": "https://app.example:9000"}
+SCHEME = {"Host": "app.example", "Origin": "http://app.example"}
 SAME_SITE = {**OWN, "Sec-Fetch-Site": "same-site"}
 NULL = {**PROGRAM, "Origin": "null"}
 

@@ -38,7 +38,7 @@ from boardclient.integrations.quart import QuartBoards
 from boardclient.integrations.starlette import StarletteBoards
 from boardclient.web import SignIn
 
-HOST = "http://app.example"
+HOST = "https://app.example"
 PAGE = {"Sec-Fetch-Mode": "navigate", "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FETCH = {"Sec-Fetch-Mode": "cors", "Accept": "*/*"}
 

@@ -146,9 +146,9 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
     """Return what to do if other arguments help, or ""."""
     if isinstance(error, ValueError):  # an identifier that can't stand in a path
         return CORRECT
+    if isinstance(error, errors.NotFoundError) and error.effect is Effect.DONE:
+        return f"The card of this reference was created and is gone. {_TELL}. A new card needs a new reference."
     if isinstance(error, errors.JournalError):
-        if error.effect is Effect.DONE:
-            return f"The card of this reference was created and is gone. {_TELL}. A new card needs a new reference."
         return (
             "A reference stands for one card: for a new card take a new reference, for the same card the arguments of the first "
             f"call. If the error is about the ledger itself: {_TELL.lower()}."
