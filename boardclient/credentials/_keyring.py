@@ -11,7 +11,7 @@ from typing import Any, Final
 from boardclient.errors import CredentialError
 from boardclient.logs import shown_by_default
 
-_SECONDS: Final = 30.0
+_SECONDS: Final = 15.0
 """How long a keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
 _QUIET_SECONDS: Final = 2.0
 """How long it may take before a line says what is waited for."""
