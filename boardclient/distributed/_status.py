@@ -260,18 +260,10 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     Raises:
         JournalError: the ledger can't be read.
     """
-    async with contextlib.aclosing(Database(check_job(job).ledger, is_known=True)) as database:
-        number = await _number_of(database, job.name)
-        async for index, row in _rows(database, number, is_problem=is_problem):
+    async with of_ledger(check_job(job), None) as (database, names):
+        async for index, row in _rows(database, names[job.name], is_problem=is_problem):
             is_earlier = row.state == "done" and row.at is not None and row.at < job.planned_at
             yield result_of(index, row.draft, row.outcome, is_earlier=is_earlier)
-
-
-async def _number_of(database: Database, name: str) -> int:
-    found = await database.read("SELECT job FROM boardclient_jobs WHERE name = ?", name)
-    if not found:
-        raise JournalError(f"the ledger {database.where} has no job {name!r}")
-    return int(found[0].job)
 
 
 async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGenerator[tuple[int, StoredRow], None]:

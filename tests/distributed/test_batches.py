@@ -41,6 +41,7 @@ from boardclient.distributed import (
     import_part,
     open_job,
     plan,
+    plan_many,
     reconcile,
     report,
     resolve,
@@ -589,6 +590,54 @@ async def test_seconds_that_no_clock_can_hold_are_refused(world: World) -> None:
             await world.deliver(job, "a", world.drafts(1), **{name: 10**400})
     with pytest.raises(ValueError, match="settle must be"):
         await world.open(settle=10**400)
+
+
+async def test_a_job_that_can_not_be_worked_is_refused(world: World) -> None:
+    """In the words of its argument, before anything is stored or sent."""
+    row = world.drafts(1)[0]
+    with pytest.raises(TypeError, match="marker must be True or False, not str"):
+        await world.open(marker="yes")
+    with pytest.raises(TypeError, match="probe must be True or False, not str"):
+        await import_part(await world.open(), 0, session=world.session, probe="yes")  # type: ignore[arg-type] -- the wrong type is the point
+    with pytest.raises(ValueError, match="the reference 'card 0' comes twice"):
+        await plan([row, row], world.board_id, world.ledger)
+    with pytest.raises(ValueError, match=r"rows of several accounts on the board .* need a marker"):
+        await plan_many([(world.board_id, account, row) for account in ("ann", "ben")], world.ledger, marker=False)
+    with pytest.raises(ValueError, match="no job was given"):
+        await status([])
+    assert world.sent == 0
+
+
+async def test_a_job_that_its_ledger_does_not_have_is_named(world: World) -> None:
+    """By whatever reads it."""
+    job = attrs.evolve(await world.open(name="one"), name="another")
+    with pytest.raises(JournalError, match="has no job 'another', but 'one'"):
+        await status(job)
+    with pytest.raises(JournalError, match="has no job 'another', but 'one'"):
+        await anext(results(job))
+
+
+async def test_the_settle_of_a_job_may_be_changed(world: World) -> None:
+    """By opening it again. Its marker may not."""
+    job = await world.open(settle=0.2)
+    assert await world.open(settle=0.4) == job
+    with pytest.raises(JournalError, match="another marker"):
+        await world.open(marker=False)
+
+
+async def test_a_row_that_a_worker_has_is_not_resolved(world: World) -> None:
+    """It is resolved once the job is not drained any more."""
+    job = await plan(world.drafts(1), world.board_id, world.ledger, settle=0.2)
+    world.service.faults.add(faults.drop(), "cards.create", call=1)
+    await import_part(job, 0, session=world.session, probe=False)
+    assert counts(await report(job)) == (0, 0, 0, 1)
+    await drain(job)
+    with pytest.raises(JournalError, match="a worker has the row 'card 0', or its job is drained: try again later"):
+        await resolve(job, "card 0", absent=True)
+    await resume(job)
+    assert await resolve(job, "card 0", absent=True)
+    await import_part(job, 0, session=world.session)
+    assert counts(await report(job)) == (1, 0, 0, 0)
 
 
 async def test_a_lease_that_is_too_short_for_the_machine_ends_the_call(world: World) -> None:

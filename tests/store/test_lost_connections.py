@@ -288,7 +288,9 @@ async def test_a_pooler_in_transaction_mode_has_to_be_named(pooler: Pooler) -> N
             await database.create(WORDS)
             for n in range(times):
                 text = f"SELECT CAST(? AS TEXT) AS word, {n % 7} AS number FROM boardclient_words LIMIT 1"
-                found = await asyncio.gather(*(database.query(lambda connection: connection.one(text, "b")) for _ in range(4)))  # noqa: B023
+                found = await asyncio.gather(
+                    *(database.query(lambda connection, text=text: connection.one(text, "b")) for _ in range(4))
+                )
                 assert {(one.word, one.number) for one in found} == {("b", n % 7)}
 
     with pooler("transaction") as url:
