@@ -34,8 +34,8 @@ def _section(title: str) -> str:
 
 
 _PACKAGES = (
-    "boardclient.distributed boardclient.integrations.django celery fastapi httpx litestar opentelemetry pandas quart starlette "
-    "vcr"
+    "boardclient.distributed boardclient.integrations.django boardclient.integrations.mcp celery fastapi httpx litestar "
+    "opentelemetry pandas quart starlette vcr"
 )
 _FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 

@@ -20,7 +20,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._life import IN_DOUBT
 from boardclient.bulk._results import MOST_PROBLEMS
-from boardclient.bulk._run import check_count, make_options
+from boardclient.bulk._run import check_count, check_patience, make_options
 from boardclient.bulk._single import End, late
 from boardclient.distributed import _leases
 from boardclient.distributed._batches import Batch, RowsHeldError, store_batch
@@ -69,8 +69,7 @@ class WorkOptions:
         check_count(self.concurrency, "concurrency")
         if not 0 < check_seconds(self.lease, "lease") < math.inf:
             raise ValueError("lease must be more than 0 seconds, and finite")
-        if self.patience is not None and not 0 <= check_seconds(self.patience, "patience") < math.inf:
-            raise ValueError("patience must be a number of seconds, at least 0, or None")
+        check_patience(self.patience)
         if self.on_progress is not None:
             check_notified(self.on_progress, "on_progress")
         if not isinstance(self.probe, bool):
