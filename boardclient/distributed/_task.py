@@ -156,7 +156,6 @@ class Task:
 
     async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
         """Send what is to be sent of a batch, wait for what others send, and return what became of its rows."""
-        resent = {row.seq for row in batch.rows if row.state == "failed"}
         index_of = {row.seq: index for index, row in enumerate(batch.rows)}
         parts: dict[int, list[int]] = {} if batch.part is None else {batch.part: []}  # its own first, then those of others
         for row in sorted(batch.rows):
@@ -167,7 +166,7 @@ class Task:
             first = None
             if batch.lease is not None and part == batch.part:
                 first = _Taken([row for row in batch.rows if row.part == part], batch.lease)
-            choose = partial(self._choose, part, numbers, resent, settles)
+            choose = partial(self._choose, part, numbers, settles)
             try:
                 left, report, found = await self._hold(choose, first)
             except DrainedError:
@@ -189,7 +188,6 @@ class Task:
         self,
         part: int,
         numbers: list[int],
-        resent: set[int],
         settles: bool,
         connection: Connection,
         *,
@@ -199,8 +197,8 @@ class Task:
         """Take those of some rows of a part that are to be sent, within a transaction."""
 
         def is_due(row: StoredRow) -> bool:
-            is_failed = row.state == "failed" and row.seq in resent and not is_again
-            return row.state in {"waiting", "undone"} or is_failed or (settles and row.state in IN_DOUBT)
+            is_refused = row.state == "failed" and not is_again  # by an earlier call, or by the one that had it until now
+            return row.state in {"waiting", "undone"} or is_refused or (settles and row.state in IN_DOUBT)
 
         self._is_draining(connection)
         rows = rows_by_number(connection, numbers)
@@ -232,8 +230,7 @@ class Task:
             raise JournalError(f"the plan of {self.job.name!r} has no part {part} yet: plan it to its end before parts are run")
         if found.state != "done":
             rows = await self.database.query(lambda connection: rows_of(connection, found.part))
-            resent = {row.seq for row in rows if row.state == "failed"}
-            choose = partial(self._choose, found.part, [row.seq for row in rows], resent, False)
+            choose = partial(self._choose, found.part, [row.seq for row in rows], False)
             with contextlib.suppress(DrainedError):
                 await self._hold(choose)
 
@@ -308,9 +305,10 @@ class Task:
         pause, losses, is_again = _Pause(self.options.patience), 0, False
         while True:
             taken = first or await self._take(partial(choose, owner=worker_name(), is_again=is_again))
-            first, is_again = None, True
+            first = None
             # Four cases: this call has the rows, nothing is left to do, the job is drained, or another worker has them.
             if taken.lease is not None:
+                is_again = True
                 pause.end()
                 try:
                     return await self._run(taken, taken.lease)
