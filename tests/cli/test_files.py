@@ -39,6 +39,12 @@ def test_a_carriage_return_alone_belongs_to_its_cell(imported, end: str) -> None
     assert imported(text) == [("Book the hall\rfor Friday", "ask\rAda"), ("Invite\rall", "a\r\nb")]
 
 
+def test_carriage_returns_before_the_end_of_a_line_belong_to_it(imported) -> None:
+    # A text file of Windows to which a program writes CRLF.
+    text = 'name,desc\r\r\nBook the hall,x\r\r\nInvite,"a\r\r\nb"\r\r\n\r\r\nBuy,"c\r"\r\r\nBake,d\re'
+    assert imported(text) == [("Book the hall", "x"), ("Invite", "a\r\r\nb"), ("Buy", "c\r"), ("Bake", "d\re")]
+
+
 def test_lines_that_end_with_a_carriage_return_are_lines(imported) -> None:
     """As old Macs write them, with a line feed within a cell."""
     assert imported('name,desc\rA,"x\ny"\rB,c') == [("A", "x\ny"), ("B", "c")]

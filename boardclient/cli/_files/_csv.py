@@ -64,22 +64,25 @@ def csv_records(
 def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the cells of each row with its number, or at the end why the rest can't be read."""
     number = layout.skipped_lines
-    has_returns = False
+    has_returns, held = False, ""
 
     def kept(lines: Iterator[str]) -> Iterator[str]:
-        nonlocal has_returns
+        nonlocal has_returns, held
         for line in lines:
-            if line.find("\r", 0, -2) < 0:
-                yield line
-            else:  # the CR before the LF ends the line
-                has_returns = True
-                yield line[:-2].replace("\r", _RETURN) + line[-2:]
+            body = line.rstrip("\r\n")
+            text, held = (
+                f"{held}{body}",
+                line[len(body) :],
+            )  # the reader asks for another line within a cell alone: the end is its
+            has_returns = has_returns or "\r" in text
+            yield text.replace("\r", _RETURN)
 
     given = lines(file, layout)
     try:
         rows = csv.reader(kept(given) if layout.newline else given, strict=True, delimiter=layout.delimiter or ",")
         for cells in rows:
             number += 1
+            held = ""
             yield number, [cell.replace(_RETURN, "\r") for cell in cells] if has_returns else cells
     except csv.Error as error:
         yield number + 1, f"is malformed CSV: {str(error).partition(' - ')[0]}"
