@@ -296,7 +296,8 @@ class Undo:
         reasons = {
             "was there before": row.run == 0,
             why_hidden: bool(why_hidden),
-            "was renamed": now.name != sent.name,
+            "is shown without a name": card.name is None,
+            "was renamed": card.name is not None and now.name != sent.name,
             "was moved": "list_id" in shown and now.list_id != sent.list_id,
             "has another description": "desc" in shown and (has_lost_marker or now.desc != (sent.desc or "")),
             "has another due date": "due" in shown and now.due != sent.due,

@@ -399,6 +399,14 @@ async def test_a_card_that_is_not_listed_and_shows_no_list_is_kept(world: World)
     assert sorted(undo.deleted) == sorted([cards[0]["id"], cards[1]["id"]])
 
 
+async def test_a_card_that_is_shown_without_a_name_is_kept_as_that(world: World) -> None:
+    """It can't be compared. Nobody has renamed it."""
+    await world.finish(world.drafts(*range(2)))
+    world.list_as(lambda listed: [{**card, "name": None} for card in listed])
+    undo = await world.session.cards.plan_undo(world.path)
+    assert [kept.why for kept in undo.kept] == ["is shown without a name"] * 2
+
+
 async def test_a_card_that_is_not_listed_is_kept_with_all_that_was_changed(world: World) -> None:
     """An undo can't tell an archived card from one that a listing leaves out, and deletes neither."""
     await world.finish(world.drafts(*range(3)))
