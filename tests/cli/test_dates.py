@@ -28,7 +28,14 @@ def dues(service: BoardService) -> dict[str, str | None]:
         ("%Y-%j", "2027-031", "2027-01-31T00:00:00Z"),
         ("%G-W%V-%u", "2027-W04-7", "2027-01-31T00:00:00Z"),
         ("%Y%m%d", "20270131", "2027-01-31T00:00:00Z"),
+        ("%Y%m%d", "09990131", "0999-01-31T00:00:00Z"),
+        ("%Y%m%dT%H%M%S%z", "20270131T170000Z", "2027-01-31T17:00:00Z"),
+        ("%Y%m%d %I%p", "20270131  5PM", "2027-01-31T17:00:00Z"),
+        ("%Y%m%d %H:%M:%S.%f", "20270131 17:00:00.5", "2027-01-31T17:00:00.500000Z"),
+        ("%Y-%j", "2028-366", "2028-12-31T00:00:00Z"),
+        ("%G-W%V-%u", "2026-W53-7", "2027-01-03T00:00:00Z"),
         ("100%% %d.%m.%Y", "100% 31.01.2027", "2027-01-31T00:00:00Z"),
+        ("100%% %Y-%j", "100% 2027-31", "2027-01-31T00:00:00Z"),
     ],
 )
 def test_a_form_that_names_a_whole_date_is_read(cli, board_service, board, csv_file, form: str, text: str, due: str) -> None:
@@ -106,6 +113,13 @@ def test_numbers_side_by_side_need_all_their_digits(cli, board, csv_file) -> Non
     """Otherwise this is the 11th of January or the 1st of November."""
     path = csv_file("name,due\nA,1112027\n")
     cli("import", path, *into(board), "--date-format", "%d%m%Y").fails(2, "is not of the form %d%m%Y, or no date")
+
+
+@pytest.mark.parametrize(("form", "text"), [("%Y-%j", "2027-366"), ("%y-%j %H%M", "27-366 2028"), ("%G-W%V-%u", "2027-W53-1")])
+def test_a_day_or_a_week_that_the_year_does_not_have_is_refused(cli, board, csv_file, form: str, text: str) -> None:
+    result = cli("import", csv_file(f"name,due\nA,{text}\n"), *into(board), "--date-format", form)
+    assert result.code == 2
+    assert f"'{text}': is not of the form {form}, or no date" in result.err
 
 
 @pytest.mark.parametrize("text", ["2027-01-31+02:00", "2027-01-31x17:00", "2027-W04", "1801267200", "2027-01-31T17:00 UTC"])

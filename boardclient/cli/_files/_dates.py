@@ -58,6 +58,7 @@ _IN_PLACE_OF = {
 }
 """What to write in place of those that can't."""
 _DIRECTIVE = re.compile("%.?", re.DOTALL)
+_NUMERIC = frozenset(f"%{letter}" for letter in "YymdjGVuHIMSf")
 _NUMBERS = re.compile("%[YymdjGVuHIMSf]%[YymdjGVuHIMSf]")
 """Numbers side by side."""
 _ZONE = re.compile(
@@ -142,6 +143,31 @@ def _read(text: str, form: str) -> datetime | None:
         due = datetime.strptime(text, form)
     except ValueError:
         return None
-    # Numbers side by side are cut where it fits, unless each has all its digits: "1112027" is no date of %d%m%Y.
-    is_cut = _NUMBERS.search(form) is not None
-    return None if is_cut and due.strftime(form).casefold() != text.strip().casefold() else due
+    # Numbers side by side are cut where it fits, so that "1112027" is no date of %d%m%Y, and day 366 or week 53 of a year that
+    # has none is counted into the next one.
+    is_exact = _NUMBERS.search(form) is None and "%j" not in form and "%V" not in form
+    return due if is_exact or re.fullmatch(_as_written(due, form), text, re.IGNORECASE) else None
+
+
+def _as_written(due: datetime, form: str) -> str:
+    """Return the pattern of the texts that say a date by a form. Numbers side by side have all their digits."""
+    parts = [part for part in re.split(f"({_DIRECTIVE.pattern})", form, flags=re.DOTALL) if part]
+    pattern = ""
+    for before, part, behind in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
+        if part not in _PARTS:
+            pattern += r"\s*".join(map(re.escape, re.split(r"\s+", "%" if part == "%%" else part)))
+        elif part == "%z":
+            pattern += ".+"
+        elif part in _NUMERIC:
+            pattern += _digits(due, part, is_beside=before in _NUMERIC or behind in _NUMERIC)
+        else:
+            pattern += re.escape(due.strftime(part))
+    return pattern
+
+
+def _digits(due: datetime, directive: str, *, is_beside: bool) -> str:
+    """Return the pattern of the digits that say a part of a date."""
+    digits = due.strftime(directive).zfill(4 if directive in {"%Y", "%G"} else 1)
+    if is_beside:
+        return digits
+    return f"{digits.rstrip('0')}0*" if directive == "%f" else f"0*{digits.lstrip('0')}"
