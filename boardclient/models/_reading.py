@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, time, tzinfo
 from typing import Any, Final
 
 _VARIABLE: Final = "BOARDCLIENT_TIMEZONE"
@@ -36,7 +36,8 @@ def read_date(text: str, zone: tzinfo | None = None) -> datetime:
             machine.
 
     Raises:
-        ValueError: it is not such a text, or is outside of the years 1 to 9999 in UTC. The message begins behind the text.
+        ValueError: it is not such a text, is outside of the years 1 to 9999 in UTC, or has no offset and is shown twice or never
+            by the clocks of its zone, which change. The message begins behind the text.
     """
     found = _DATE.fullmatch(text)
     if found is None:
@@ -57,19 +58,26 @@ def aware(due: datetime, zone: tzinfo | None = None) -> datetime:
     """Return a date with a time zone. One without gets `zone`, which has the default of `read_date`.
 
     Raises:
-        ValueError: it is outside of the years 1 to 9999 in UTC.
+        ValueError: it is outside of the years 1 to 9999 in UTC, or the clocks of its zone show it twice or never.
     """
     is_naive = due.utcoffset() is None
     if is_naive and zone is None:
         zone = configured_zone()
     try:
-        if is_naive:
-            due = due.astimezone() if zone is None else due.replace(tzinfo=zone)
+        due, last = (_in_zone(due.replace(fold=fold), zone) for fold in (0, 1)) if is_naive else (due, due)
         if not 1 < due.year < 9999:
             due.astimezone(UTC)
     except (OverflowError, ValueError, OSError):
         raise ValueError("is outside of the years 1 to 9999 in UTC") from None
+    # PEP 495. Midnight stands for the begin of its day, at which the clocks of some zones change.
+    if due.utcoffset() != last.utcoffset() and due.time() != time.min:
+        clocks = "this machine" if zone is None else zone
+        raise ValueError(f"is shown twice or never by the clocks of {clocks}: write it with an offset, {due:%z} or {last:%z}")
     return due
+
+
+def _in_zone(due: datetime, zone: tzinfo | None) -> datetime:
+    return due.astimezone() if zone is None else due.replace(tzinfo=zone)
 
 
 def find_zone(name: str) -> tzinfo:

@@ -122,6 +122,25 @@ def test_a_day_or_a_week_that_the_year_does_not_have_is_refused(cli, board, csv_
     assert f"'{text}': is not of the form {form}, or no date" in result.err
 
 
+@pytest.mark.parametrize(("form", "text"), [(None, "2027-03-28T02:30"), ("%d.%m.%Y %H:%M", "31.10.2027 02:30")])
+def test_a_time_that_clocks_show_twice_or_never_is_refused(cli, board, csv_file, form: str | None, text: str) -> None:
+    options = ("--timezone", "Europe/Berlin", *(("--date-format", form) if form else ()))
+    result = cli("import", csv_file(f"name,due\nA,{text}\n"), *into(board), *options)
+    assert result.code == 2
+    assert f"'{text}': is shown twice or never by the clocks of Europe/Berlin: write it with an offset, +0" in result.err
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "due"),
+    [("America/Santiago", "2026-09-06", "2026-09-06T04:00:00Z"), ("America/Havana", "2026-11-01", "2026-11-01T04:00:00Z")],
+)
+def test_a_day_at_whose_begin_clocks_change_is_read(
+    cli, board_service: BoardService, board, csv_file, zone: str, day: str, due: str
+) -> None:
+    assert cli("import", csv_file(f"name,due\nA,{day}\n"), *into(board), "--timezone", zone).code == 0
+    assert dues(board_service) == {"A": due}
+
+
 @pytest.mark.parametrize("text", ["2027-01-31+02:00", "2027-01-31x17:00", "2027-W04", "1801267200", "2027-01-31T17:00 UTC"])
 def test_what_is_no_iso_date_is_refused(cli, board_service: BoardService, board, csv_file, text: str) -> None:
     """The sign of an offset is no T, and digits are no seconds."""
