@@ -20,7 +20,7 @@ from boardclient.errors import Effect
 _TICK: Final = 0.02
 REST_SECONDS: Final = 0.1
 """The time without an attempt in flight after which, until the first refusal, the measurement begins again."""
-_CONCURRENCY: Final = 16
+FIRST_CONCURRENCY: Final = 16
 """How many attempts may be in flight at first. Every service accepts a burst of this size."""
 
 
@@ -46,7 +46,9 @@ class Permits:
     """The number of the attempt in flight that asks whether a block is over, during which no other starts."""
 
     @classmethod
-    def begin(cls, rate: float | None, max_in_flight: int, concurrency: int = _CONCURRENCY, *, finds_number: bool = True) -> Self:
+    def begin(
+        cls, rate: float | None, max_in_flight: int, concurrency: int = FIRST_CONCURRENCY, *, finds_number: bool = True
+    ) -> Self:
         """Return permits of which nothing is known yet.
 
         `rate` is the initial rate in starts per second, or None to begin with a burst. `max_in_flight` is the largest number of

@@ -26,7 +26,7 @@ from cattrs.strategies import configure_tagged_union
 
 from boardclient._interface._responses import status_of
 from boardclient._pace._evidence import Evidence
-from boardclient._pace._permits import REST_SECONDS, Permits
+from boardclient._pace._permits import FIRST_CONCURRENCY, REST_SECONDS, Permits
 from boardclient._pace._phases import Ordinary, Phase
 from boardclient._pace._timing import PacedAttempt
 from boardclient._version import __version__
@@ -43,7 +43,6 @@ _REST: Final = 1.0
 """The seconds between two exchanges of a process that has nothing to ask or tell."""
 _FORGET: Final = 30.0
 """The seconds without any process after which what was found is too old for the next one."""
-_FIRST_CONCURRENCY: Final = 16
 _MOST: Final = 10**6
 """The most attempts of a group in flight. Each process has a bound of its own."""
 
@@ -431,7 +430,7 @@ class SharedPermits:
         self._started -= message.started
         self._refused -= message.refused
         if not self._is_known and answer.permits is None:
-            self._own = Permits.begin(None, self._most, max(1, _FIRST_CONCURRENCY // answer.members))
+            self._own = Permits.begin(None, self._most, max(1, FIRST_CONCURRENCY // answer.members))
         self._is_known, self._found, self._ahead = True, answer.permits, answer.ahead
         self._offset = self._clock() - answer.now
         self._granted.extend(answer.granted)

@@ -206,7 +206,8 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
         earlier = f"batches for {job.name}"
         if connection.value("SELECT job FROM boardclient_jobs WHERE name = ?", earlier) is not None:
             job = attrs.evolve(job, name=earlier)
-    known = connection.one("SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?", job.name)
+    find = "SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?"
+    known = connection.one(find, job.name)
     given = json.loads(options)
     if given["marker"] is None:
         given["marker"] = known is None or json.loads(known.options)["marker"]
@@ -221,7 +222,7 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
             options,
             secrets.token_bytes(32),
         )
-        known = connection.one("SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?", job.name)
+        known = connection.one(find, job.name)
     is_same = {
         "board": known.board_id == job.board_id,
         "account": known.account == job.account,

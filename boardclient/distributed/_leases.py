@@ -31,6 +31,7 @@ COMMIT_SIZE: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """It runs on while a process, or the machine, is suspended (clock_gettime(2))."""
+_IS_DRAINING: Final = "SELECT is_draining FROM boardclient_jobs WHERE job = ?"
 _MARGIN: Final = 0.1
 """The share of a lease that is left unused: a request that was checked leaves a moment later."""
 
@@ -176,7 +177,7 @@ class Lease:
 
     def _renew_and_look(self, connection: Connection) -> bool:
         self.renew(connection)
-        return bool(connection.value("SELECT is_draining FROM boardclient_jobs WHERE job = ?", self.job))
+        return bool(connection.value(_IS_DRAINING, self.job))
 
 
 def claim(
@@ -188,11 +189,11 @@ def claim(
     nothing to take, or the job is drained.
     """
     began = now()
-    if connection.value("SELECT is_draining FROM boardclient_jobs WHERE job = ?", job):
+    if connection.value(_IS_DRAINING, job):
         return None
     if is_of_job:
         statement = (
-            "UPDATE boardclient_jobs SET epoch = epoch + 1, owner = ?, lease_until = {clock} + ?, lease = ?"
+            "UPDATE boardclient_jobs SET owner = ?, lease_until = {clock} + ?, lease = ?"
             " WHERE job = ? AND (NOT {held} OR owner = ?)"  # the end of an earlier transaction may have been lost
         )
         if connection.run(statement, owner, seconds, seconds, job, owner) != 1:

@@ -23,6 +23,7 @@ from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._location import checked_location, takes_location
 from boardclient.store._rows import (
+    DONE,
     LOGGED_ROWS,
     OF_ROWS,
     OPEN_ROWS,
@@ -30,6 +31,7 @@ from boardclient.store._rows import (
     StoredRow,
     close_part,
     first_of,
+    put_outcomes,
     rows_by_number,
     rows_by_reference,
 )
@@ -332,7 +334,7 @@ async def _unknown(database: Database, job: int) -> list[UnknownRow]:
             content, detail = Content.of(row.draft, None), row.outcome.detail
             rows.append(JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail))
             cards[index + 1] = row.resembling or "[]"
-    done = await database.read("SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'", job) if rows else []
+    done = await database.read(DONE, job) if rows else []
     return suggested(rows, cards, (row.detail for row in done))
 
 
@@ -405,15 +407,7 @@ async def resolve(
             of_card = "SELECT seq FROM boardclient_outcomes WHERE job = ? AND state = 'done' AND detail = ? AND seq <> ?"
             if card_id is not None and connection.one(of_card, job, card_id, found.seq) is not None:
                 raise JournalError(f"the card {card_id} is that of another row")
-            connection.run(
-                "INSERT INTO boardclient_outcomes (seq, job, state, detail, at, resembling) VALUES (?, ?, ?, ?, {clock}, ?)"
-                " ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
-                " resembling = excluded.resembling",
-                found.seq,
-                job,
-                *told,
-                found.resembling or "[]",
-            )
+            put_outcomes(connection, [(found.seq, job, *told, connection.now(), found.resembling or "[]")])
             close_part(connection, found.part)
             connection.run("UPDATE boardclient_jobs SET audit = NULL WHERE job = ?", job)
             lease.end(connection)

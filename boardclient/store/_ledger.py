@@ -18,18 +18,12 @@ from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
-from boardclient.store._rows import LOGGED, LOGGED_ROWS, OPEN_ROWS, PLACES, StoredRow, close_part
+from boardclient.store._rows import DONE, LOGGED, LOGGED_ROWS, OPEN_ROWS, PLACES, StoredRow, close_part, put_outcomes
 
 MOST_STALLS: Final = 2
 """How many workers may die with a part before its rows are sent one by one, so that the row which kills them is known."""
 _NOTE_SECONDS: Final = 0.5
 """How long an outcome may wait to be written together with others or the next rows."""
-_OUTCOME: Final = (("seq", int), ("job", int), ("state", str), ("detail", str), ("at", float), ("resembling", str))
-_UPSERT: Final = (
-    "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
-    " resembling = excluded.resembling"
-)
-_DONE: Final = "SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'"
 _DOUBTS: Final = f"{OPEN_ROWS} AND o.state <> 'failed'"
 
 
@@ -166,7 +160,7 @@ class StoredLedger(DurableLedger):
     async def _confirmed(self) -> list[str]:
         async with self._writing:  # what is being written is neither pending nor in the database
             noted = {seq: known.detail for seq, known in self._pending.items() if known.state == "done"}
-            found = [row.detail for row in await self._database.read(_DONE, self._job.job)]
+            found = [row.detail for row in await self._database.read(DONE, self._job.job)]
         return [*found, *noted.values()]
 
     async def others(self) -> Others:
@@ -287,7 +281,7 @@ class StoredLedger(DurableLedger):
         known = {seq: (seq, job, one.state, one.detail, at, self._candidates(seq, one)) for seq, one in noted.items()}
         known |= {seq: (seq, job, *LOGGED, at, None) for seq in again}
         if known:  # in one order, or two transactions could wait for each other
-            connection.insert("INSERT INTO boardclient_outcomes", _OUTCOME, [known[seq] for seq in sorted(known)], _UPSERT)
+            put_outcomes(connection, [known[seq] for seq in sorted(known)])
         for part, number in sorted(logged.items()):
             connection.run("UPDATE boardclient_parts SET logged = ? WHERE part = ?", number, part)
         first = min(self._right.parts, default=None)

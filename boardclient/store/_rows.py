@@ -33,6 +33,13 @@ LOGGED_ROWS: Final = (
     f" AND r.seq < p.part * {PLACES} + p.logged AND o.seq IS NULL"
 )
 """Those that have no outcome: they stand in parts that are not closed."""
+DONE: Final = "SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'"
+"""Returns the identifiers of the cards of a job."""
+_OUTCOME: Final = (("seq", int), ("job", int), ("state", str), ("detail", str), ("at", float), ("resembling", str))
+_REPLACE: Final = (
+    "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
+    " resembling = excluded.resembling"
+)
 
 
 class StoredRow(NamedTuple):
@@ -144,6 +151,11 @@ def rows_by_number(connection: Connection, numbers: list[int]) -> list[StoredRow
 def rows_by_reference(connection: Connection, job: int, references: list[str]) -> list[StoredRow]:
     """Return those rows of a job that have one of some references."""
     return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref {{in ?}}", job, references)]
+
+
+def put_outcomes(connection: Connection, outcomes: Iterable[tuple[object, ...]]) -> None:
+    """Insert outcomes, with the values of their columns, or replace those that the rows have."""
+    connection.insert("INSERT INTO boardclient_outcomes", _OUTCOME, outcomes, _REPLACE)
 
 
 def close_part(connection: Connection, part: int) -> None:

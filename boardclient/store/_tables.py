@@ -20,16 +20,15 @@ from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.store._connection import Connection
 from boardclient.store._database import Tables
 
-# Words in braces are those of the database: `_database` has them.
+# `_connection` replaces the words in braces.
 # A lease is that of the worker that may send and record the rows of a part, or reconcile those of a job. `lease` is its length.
 # Counts are NULL while a part is open: they are made once, when it is closed.
 JOBS: Final = """
 CREATE TABLE IF NOT EXISTS boardclient_jobs (
   job {id}, name {text} NOT NULL UNIQUE, board_id {text} NOT NULL, account {text}, identity {text}, options {text} NOT NULL,
-  secret {bytes} NOT NULL, baseline {bytes}, shown {text} NOT NULL DEFAULT '', audit {text}, digest {text},
+  secret {bytes} NOT NULL, baseline {bytes}, audit {text}, digest {text},
   planned INTEGER NOT NULL DEFAULT 0, is_draining INTEGER NOT NULL DEFAULT 0,
-  epoch INTEGER NOT NULL DEFAULT 0, owner {text}, lease_until {float} NOT NULL DEFAULT 0, lease {float} NOT NULL DEFAULT 0,
-  requests {int} NOT NULL DEFAULT 0, rejected {int} NOT NULL DEFAULT 0
+  owner {text}, lease_until {float} NOT NULL DEFAULT 0, lease {float} NOT NULL DEFAULT 0
 )"""
 PARTS: Final = """
 CREATE TABLE IF NOT EXISTS boardclient_parts (
