@@ -214,9 +214,8 @@ class ResponseReader(asyncio.BufferedProtocol):
 
     def _see_coding(self, headers: CIMultiDict[str]) -> None:
         """Prepare for chunks, or raise an exception if it is ambiguous where the response ends (RFC 9112, section 6.3)."""
-        if [coding.strip(" ").lower() for coding in headers.getall("Transfer-Encoding")] != [
-            "chunked"
-        ]:  # to llhttp tabs are none
+        # llhttp does not take tabs for white space here.
+        if [coding.strip(" ").lower() for coding in headers.getall("Transfer-Encoding")] != ["chunked"]:
             raise RefusedError(NOT_CHUNKED)  # what was not asked for can't be decoded
         self._is_strict = True  # what frames chunks ends in CRLF (7.1)
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=False)

@@ -149,9 +149,8 @@ class Engine:
         """What the run does now."""
         waiting_for: WaitReason | None = self._hold.reason
         held_seconds = self._turns.held_seconds
-        asked_seconds = max(
-            self._hold.asked_seconds, self._turns.asked_seconds
-        )  # no pace holds requests longer than five minutes
+        # No pace holds requests for longer than five minutes.
+        asked_seconds = max(self._hold.asked_seconds, self._turns.asked_seconds)
         if held_seconds is None and self._places.paused and not (self._sender.busy or self._places.ready):
             # All that is left was refused with 429. Rows of unknown effect that are sent again are in another state.
             due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]

@@ -31,7 +31,7 @@ _RESULT: Final = {
 }
 
 CORRECT: Final = "Correct the arguments that the error names, then make the call."
-_TELL: Final = "Tell the user what the error says"
+TELL: Final = "Tell the user what the error says"
 _MOST_TRIES: Final = 3
 """After so many calls that failed alike, `next_step` no longer says that the call should be repeated."""
 _PAGE: Final = re.compile(r" \(docs/[^)]*\)")
@@ -53,7 +53,7 @@ class Advice:
     """
 
     not_found: str
-    still_not_found: str = f"These identifiers are unknown to the service, or this token may not see them. {_TELL}."
+    still_not_found: str = f"These identifiers are unknown to the service, or this token may not see them. {TELL}."
     can_repeat: bool = True
     is_reading: bool = False
     unknown: str = ""
@@ -87,16 +87,15 @@ def refused(error: object) -> Result:
 
 def late(seconds: float, what: str, advice: Advice, tries: int, ends_at: datetime | None) -> Result:
     """Return the result of a call that has none in the time that a host waits. `ends_at` is when what it waits for is over."""
-    error = f"the call has no result after {seconds:.0f} seconds: {what}"
-    moment = None if ends_at is None else ends_at.isoformat(timespec="seconds")
+    error, moment = f"the call has no result after {seconds:.0f} seconds: {what}", _text_of(ends_at)
     if not advice.can_repeat:
         return failed(Effect.UNKNOWN, error, advice.unknown)
-    return failed(Effect.UNKNOWN, error, _again(tries, f" after {moment}" if moment else ""), retry_at=moment)
+    return failed(Effect.UNKNOWN, error, _again(tries, moment), retry_at=moment)
 
 
 def of_error(error: errors.BoardClientError, advice: Advice, tries: int) -> Result:
     """Return the result of a call that raised. `tries` says how often the same call has failed, this time included."""
-    moment = None if error.retry_at is None else error.retry_at.isoformat(timespec="seconds")
+    moment = _text_of(error.retry_at)
     return failed(error.effect, _PAGE.sub("", str(error)), _next_step(error, advice, tries, moment), error.candidates, moment)
 
 
@@ -113,16 +112,16 @@ def _next_step(error: errors.BoardClientError, advice: Advice, tries: int, momen
         return found
     if error.effect is Effect.DONE:
         return (
-            f"The response can't be used, and will hardly be better the next time. {_TELL}."
+            f"The response can't be used, and will hardly be better the next time. {TELL}."
             if advice.is_reading
             else "It was done, only the response can't be used. Do not make the call again: read the card or the board."
         )
     if error.effect is Effect.UNKNOWN and not advice.can_repeat:
         return advice.unknown
     if error.effect in {Effect.UNKNOWN, Effect.NOT_SENT} or moment is not None or isinstance(error, errors.RateLimitError):
-        return _again(tries, f" after {moment}" if moment else "")
+        return _again(tries, moment)
     return (
-        f"The service refuses these arguments, and has done nothing: change them, if the error says how. If not: {_TELL.lower()}."
+        f"The service refuses these arguments, and has done nothing: change them, if the error says how. If not: {TELL.lower()}."
     )
 
 
@@ -134,11 +133,11 @@ def _for_user(error: errors.BoardClientError) -> str:
             "and start the server again. Then make the call again with the same arguments."
         )
     if isinstance(error, errors.PermissionDeniedError):
-        return f"The token lacks a permission. {_TELL}."
+        return f"The token lacks a permission. {TELL}."
     if isinstance(error, errors.SessionClosedError):
-        return f"This server is ending. {_TELL}."
+        return f"This server is ending. {TELL}."
     if isinstance(error, errors.ApiError) and error.status // 100 == _REDIRECT:
-        return f"The address of the service is another one, or wrong. {_TELL}."
+        return f"The address of the service is another one, or wrong. {TELL}."
     return ""
 
 
@@ -147,11 +146,11 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
     if isinstance(error, ValueError):  # an identifier that can't stand in a path
         return CORRECT
     if isinstance(error, errors.NotFoundError) and error.effect is Effect.DONE:
-        return f"The card of this reference was created and is gone. {_TELL}. A new card needs a new reference."
+        return f"The card of this reference was created and is gone. {TELL}. A new card needs a new reference."
     if isinstance(error, errors.JournalError):
         return (
             "A reference stands for one card: for a new card take a new reference, for the same card the arguments of the first "
-            f"call. If the error is about the ledger itself: {_TELL.lower()}."
+            f"call. If the error is about the ledger itself: {TELL.lower()}."
         )
     is_elsewhere = type(error) is errors.BoardClientError and error.effect is Effect.NOT_SENT  # a list of another board
     if is_elsewhere or (isinstance(error, errors.NotFoundError) and error.effect is Effect.REJECTED):
@@ -159,7 +158,11 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
     return ""
 
 
-def _again(tries: int, when: str) -> str:
+def _text_of(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _again(tries: int, moment: str | None) -> str:
     if tries >= _MOST_TRIES:
-        return f"The call has failed {tries} times alike. {_TELL}; it may be made again later, with the same arguments."
-    return f"Repeat the call with the same arguments{when}."
+        return f"The call has failed {tries} times alike. {TELL}; it may be made again later, with the same arguments."
+    return f"Repeat the call with the same arguments{f' after {moment}' if moment else ''}."

@@ -132,7 +132,7 @@ class BoardServer(MCPServer[Any]):
         except Exception as error:
             _logger.exception("the tool %s failed", tool.name)
             words = f"the server has a fault ({type(error).__name__}), which its log shows"
-            result = results.failed(Effect.UNKNOWN, words, "Tell the user what the error says.")
+            result = results.failed(Effect.UNKNOWN, words, f"{results.TELL}.")
         else:
             self._failures.pop(_key(tool, arguments), None)
         return self._session.redacted(result, *self._secrets)
