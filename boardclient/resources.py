@@ -183,16 +183,16 @@ class Cards(_Resource):
     ) -> Card:
         """Add a card to a list (interface 4.3).
 
-        With `reference` and `ledger` the card is created once, however often and in whatever process this is called: later calls
-        return the same card, as it is by then, or with its identifier alone if it can't be read. One that is deleted is a
-        `NotFoundError` of effect DONE that names it. Its description has a code that proves it. After an error whose effect is
-        UNKNOWN the next call continues from there, and sends only what is proven absent.
+        With `reference` and `ledger` the card is created once, however often and in whatever process this is called. Later calls
+        return the same card as it is by then, or only its identifier if it can't be read. If it was deleted, they raise a
+        `NotFoundError` with the effect DONE that names it. A code in the description proves which card it is. After an error
+        whose effect is UNKNOWN the next call continues, and sends the card again only if it is proven absent.
 
-        If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
-        UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error: the
-        card that is found is returned, one that is proven absent is sent again, and otherwise the error names the cards that may
-        be it. That takes the timeout and `settle` together at most, whatever the service does. The effect of an error is what
-        became of the card, also if the board could not be read. No call waits until a user signs in.
+        If the response does not show `list_id` and `due`, the returned card has the values that were sent. After an error whose
+        `effect` is UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an
+        error. A card that is found is returned, one that is proven absent is sent again, and otherwise the error names the cards
+        that may be it. This takes at most the timeout and `settle` together. The effect of an error says what became of the card,
+        even if the board could not be read. The call does not wait until a user signs in.
 
         Args:
             name: The name of the card.
@@ -206,18 +206,18 @@ class Cards(_Resource):
                 (default): "reconcile" with a `board_id`, otherwise "report".
             settle: How many seconds the service may take to carry out a request and list its card. None (default): twice the
                 timeout, at least 10, or 60 without a timeout.
-            probe: Whether to prove by a temporary card at the end of the list that a lost card is absent, so that it is sent
-                again (default). It is deleted afterwards. False: none is sent, and a lost card that is not listed stays unknown.
-            patience: How many seconds the call may take in all. None (default): the timeout and `settle` after the request has
-                ended. The error of a call that ends so has `retry_at`, and with a `reference` the next one continues.
-            reference: What the card is for, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each call
-                creates a card.
+            probe: Whether a temporary card at the end of the list may prove that a lost card is absent, so that it is sent again
+                (default). It is deleted afterwards. False: no temporary card, and a lost card that is not listed stays unknown.
+            patience: How many seconds the call may take in all. None (default): the timeout, and `settle` after the request has
+                ended. The error of a call that took too long has `retry_at`, and with a `reference` the next call continues.
+            reference: Your own name for the card, such as "ticket-4711". It needs `board_id` and `ledger`. None (default): each
+                call creates a card.
             ledger: Where references are kept: the path of a file, or `postgresql://…` without a password. The latter needs
                 the extra `postgres`. None (default): nowhere.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
-            JournalError: the ledger can't be used, or has another content for the reference.
+            JournalError: the ledger can't be used, or has other content for the reference.
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent, or an option can't work.
         """
@@ -354,30 +354,30 @@ class Cards(_Resource):
         Args:
             drafts: The cards to create, in any iterable: drafts, or mappings for `CardDraft.from_dict`.
             concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
-            journal: The path of a file that a later run with the same drafts resumes from; it skips what is done. Rows are
-                known by their `reference`, otherwise by their position. None (default): no journal.
+            journal: The path of a file from which a later run with the same drafts resumes; it skips rows that are done. A row is
+                identified by its `reference`, otherwise by its position. None (default): no journal.
             board_id: The board that holds the lists. It is read to settle cards whose effect is unknown. None (default): no
                 board is read.
             unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts a listed card as
                 created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card
                 at most once and reports it as unknown. "resend" sends it up to five times in all, which may create it more than
                 once. None (default): "reconcile" with a `board_id`, otherwise "report".
-            marker: What proves which card is whose. None (default): the identifier that a response named, and equality where only
-                one card can be meant. True: a code at both ends of the description too, which proves whatever else is changed. A
-                function gets the draft and returns the code, which others may know: it proves together with the card's name.
+            marker: What proves which card belongs to which row. None (default): the identifier in a response, and equality if
+                only one card can be meant. True: also a code at both ends of the description, whatever else is changed. A
+                function takes the draft and returns the code. Others may know that one, so the name of the card must match, too.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last response was lost. None (default): twice the timeout, at least 10, or 60 without a timeout.
-            probe: Whether to prove by a temporary card, at the end of a list, that lost rows are absent which no card of the run
-                can prove absent (default). One is sent only if the board is read, and it is deleted at the end; `report.probes`
-                has it if that was not possible. False: none is sent, and such rows stay unknown.
+            probe: Whether a temporary card at the end of a list may prove that lost rows are absent, if no card of the run can
+                (default). It is created only if the board is read, and deleted at the end; if that fails, `report.probes` has
+                it. False: no temporary card, and such rows stay unknown.
             ordered: Whether each card of a list is written after the one before it, so that a service which keeps the order of
                 requests shows them in the order of the drafts. A card that is sent again, for a refusal or a lost response,
-                comes later. It costs a wait where connections are opened. False (default): cards that are sent at the same
-                time may overtake each other.
+                comes later. Requests may have to wait while connections are opened. False (default): cards that are sent at
+                the same time may overtake each other.
             patience: How many seconds in a row the run may wait for a service that accepts nothing, for a pause that the service
-                asks for, or for a user who has to sign in. Then it ends with the error, whose `retry_at` says when to come again,
-                if that is known, and the rows that were not sent are left to the next run. None (default): minutes in an outage,
-                and until the user has signed in.
+                asks for, or for a user who has to sign in. After that it ends with an error, whose `retry_at` says when to try
+                again, if that is known. Rows that were not sent are left to the next run. None (default): some minutes in an
+                outage, and until the user has signed in.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 
@@ -403,8 +403,8 @@ class Cards(_Resource):
     async def plan_undo(self, journal: str | os.PathLike[str]) -> Undo:
         """Compare the cards of a journal with their board (interface 4.4).
 
-        Nothing is changed yet. `run` of the result deletes the cards that the bulk run has created, but for those that were moved
-        or changed since.
+        Nothing is changed yet. `run` of the result deletes the cards that the bulk run created, except those that were moved or
+        changed since.
 
         ```python
         undo = await session.cards.plan_undo("cards.journal")

@@ -1,4 +1,4 @@
-"""The token store that encrypts what another one keeps."""
+"""The token store that encrypts the tokens of another store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EncryptedTokenStore:
     """Keep tokens encrypted in another store, with Fernet.
 
     The inner store sees account names, generations and leases, and the ciphertext of tokens
-    (https://cryptography.io/en/latest/fernet/). A row is bound to its account and service: moved to others, it can't be opened.
+    (https://cryptography.io/en/latest/fernet/). A row is bound to its account and service: copied to another, it can't be opened.
 
     The first key encrypts, and all of them decrypt. To replace a key, put the new one first in every process, and remove the old
     one when all tokens have been renewed. A row that no key opens counts as no token: a warning is logged, and the user's next

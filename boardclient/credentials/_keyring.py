@@ -1,4 +1,4 @@
-"""The system's keyring, by the library `keyring`, whose back ends may be locked, gone, or wait for ever."""
+"""The system's keyring, by the library `keyring`. Its backends may be locked or missing, or never respond."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from boardclient.errors import CredentialError
 from boardclient.logs import shown_by_default
 
 _SECONDS: Final = 15.0
-"""How long a keyring may take, which asks its user for a password. Without a desktop it may wait for ever."""
+"""How long a keyring may take, since it may ask its user for a password. Without a desktop it may never respond."""
 _QUIET_SECONDS: Final = 2.0
-"""How long it may take before a line says what is waited for."""
+"""How long it may take before a log record says what is waited for."""
 _SERVICE: Final = "boardclient"
 
 _waits: Final = shown_by_default("boardclient.credentials")
 
 
 def entry_of(name: str) -> dict[str, str]:
-    """Return the texts of an entry, none if there is no entry.
+    """Return the texts of an entry, empty if there is no entry.
 
     Raises:
         CredentialError: the keyring can't be used, or its entry is damaged.
@@ -37,7 +37,7 @@ def keep_entry(name: str, texts: dict[str, str]) -> None:
     """Keep texts in an entry, and check that they are there.
 
     Raises:
-        CredentialError: the keyring can't be used, or keeps nothing.
+        CredentialError: the keyring can't be used, or does not keep the entry.
     """
     text = json.dumps(texts)
     _call(lambda keyring: keyring.set_password(_SERVICE, name, text))
@@ -60,7 +60,7 @@ def drop_entry(name: str) -> None:
 
 
 def place() -> str:
-    """Return which keyring it is, in words. One that is a file of plain text is called that."""
+    """Return which keyring it is, in words. A backend that writes plain text to a file is called that."""
     with contextlib.suppress(CredentialError):
         ring = _call(lambda keyring: keyring.get_keyring())
         ring = next(iter(getattr(ring, "backends", ())), ring)  # a chain of several keeps entries in the first
@@ -90,7 +90,7 @@ def _call(use: Callable[[Any], Any]) -> Any:
         except Exception as error:  # of any of its backends
             failed.append(error)
 
-    thread = threading.Thread(target=ask, daemon=True)  # which no end of the process waits for
+    thread = threading.Thread(target=ask, daemon=True)  # the end of the process does not wait for it
     thread.start()
     thread.join(min(_QUIET_SECONDS, _SECONDS))
     if thread.is_alive():

@@ -98,7 +98,7 @@ class OAuthCredentials(OAuthClient, OwnProvider):
         """Return credentials with the same options for another account of the store.
 
         Raises:
-            ValueError, TypeError: `account` is empty, or no text.
+            ValueError, TypeError: `account` is empty, or not a string.
         """
         check_filled(account, "account")  # refused here, since the frames of a constructor hold the client's secret
         other = object.__new__(type(self))

@@ -1,4 +1,4 @@
-"""What `boardclient login` keeps on this machine for each service: client, token, names of boards.
+"""The profiles of `boardclient login`: for each service the client, the token and the names of boards on this machine.
 
 Secrets are kept in the system's keyring if the library `keyring` finds one, otherwise in files that only their user may read.
 Nothing is sent from here, and nothing of the command line is imported.
@@ -91,7 +91,7 @@ _is_texts: Any = attrs.validators.deep_mapping(_is_text, _is_text, _is_dict)
 
 @attrs.define(kw_only=True)
 class Profile:
-    """What is known of one service. `kept_in` says where its secrets are: "keyring", "file", or "" if there are none."""
+    """The profile of a service. `kept_in` says where its secrets are: "keyring", "file", or "" if there are none."""
 
     base_url: str
     client: dict[str, str] = attrs.field(
@@ -104,7 +104,7 @@ class Profile:
     is_left_in_keyring: bool = False
     """Whether the keyring may have an entry that could not be deleted."""
     boards: dict[str, str] = attrs.field(factory=dict, validator=_is_texts)
-    """The names of boards by identifier, as far as this machine has created or named them."""
+    """The names of the boards that this machine has created or named, by their identifiers."""
 
     @property
     def place(self) -> str:
@@ -123,7 +123,7 @@ class Profiles:
     by_url: dict[str, Profile] = attrs.field(factory=dict)
     current: str | None = attrs.field(default=None, validator=attrs.validators.optional(_is_text))
     problem: str = ""
-    """Why the file can't be read. Then the profiles are empty, which is no matter where the environment names all."""
+    """Why the file can't be read. Then there are no profiles, which does not matter if the environment has all settings."""
 
     @classmethod
     def read(cls) -> Profiles:

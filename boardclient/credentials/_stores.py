@@ -85,9 +85,9 @@ class StoredToken:
     Args:
         token: The token.
         generation: The number of the token. It is larger than that of each earlier token and deletion of the account.
-        deletion: The generation of the account's last deletion. A store keeps it when the next token is published, which tells a
-            token from before the deletion from a later one. Of an account that the store did not know it is a number before its
-            first token. It is left out of comparison.
+        deletion: The generation of the account's last deletion. A store keeps it when the next token is published, so that tokens
+            from before and after the deletion can be told apart. For an account that the store did not know it is a number
+            before the first token. Comparison ignores it.
     """
 
     token: Token
@@ -113,15 +113,15 @@ class LeaseRecord:
 class TokenStore(Protocol):
     """Keep the tokens of accounts at services, for all tasks, sessions, loops and processes.
 
-    What an account has at one service has nothing to do with what it has at another one: no token, generation or lease is shared.
-    Sessions name a service by the address of its token exchange.
+    An account has a token, a generation and a lease of its own at each service. Sessions name a service by the address of its
+    token exchange.
 
     Each method is one short, atomic step, and does not wait for another worker. An exception reaches the callers as the cause
     of a `CredentialError`. A method that does not return within 30 seconds fails the call.
     `boardclient.testing.TokenStoreSuite` tests a store.
 
-    `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
-    lost, run out or be granted twice, which costs at most one more authorization code.
+    `publish` makes renewals safe: it compares and sets the generation. The lease only saves users a second prompt. If it is lost,
+    runs out or is granted twice, that costs at most one more authorization code.
 
     Generations never repeat, not even in a store that begins anew. So they don't begin at 1: those of this package are the
     microseconds since 1970, or one more than the last if that is larger.
