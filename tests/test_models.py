@@ -208,7 +208,7 @@ def test_a_date_with_an_offset_and_no_time_is_no_time() -> None:
 def test_a_zone_that_the_environment_names_and_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown zone is named with its variable. A date with an offset needs no zone, and without one the machine's is taken."""
     monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Europe/Atlantis")
-    with pytest.raises(ValueError, match="BOARDCLIENT_TIMEZONE: 'Europe/Atlantis' is no time zone"):
+    with pytest.raises(ValueError, match="BOARDCLIENT_TIMEZONE: 'Europe/Atlantis' is not a time zone"):
         read_date("2027-01-31")
     assert read_date("2027-01-31T17:00Z") == datetime(2027, 1, 31, 17, tzinfo=UTC)
     monkeypatch.delenv("BOARDCLIENT_TIMEZONE")

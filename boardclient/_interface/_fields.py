@@ -435,7 +435,7 @@ def _changed(model: type[T]) -> Callable[[str, bytes], T]:
     structure = _one(LENIENT, model)
 
     def read(identifier: str, body: bytes) -> T:
-        """Return a model with the fields that fit. An identifier that is no string stays in `extra`."""
+        """Return a model with the fields that fit. An identifier that is not a string stays in `extra`."""
         try:
             return structure(body)
         except DecodeError:

@@ -53,7 +53,7 @@ class Operation(Generic[T]):
         path: The path, with at most one `{name}`, which is filled with the percent-encoded identifier.
         read: Makes the value of a success from the response and its request.
         fields: Checks values and returns the fields of the body by their wire names. None if there is no body.
-        slices: Reads a long list instead of `read`, and yields its parts. None if the value is no list.
+        slices: Reads a long list instead of `read`, and yields its parts. None if the value is not a list.
         repeatable: Whether a second request leaves the service in the same state as the first.
         signable_body: Whether the credentials can go into the body.
         documented: The names of the body's fields on the wire, which only the arguments of a call set.

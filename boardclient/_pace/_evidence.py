@@ -1,4 +1,4 @@
-"""What was accepted and refused, and which refusals have another cause than the rate. No I/O, no clock, no asyncio."""
+"""What was accepted and refused, and which refusals are not caused by the rate. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ COUNT: Final = 8
 """The least number of accepted attempts for a measurement."""
 
 _TOLERATED: Final = 3.0
-"""How many isolated refusals say nothing, if none is usual."""
+"""How many isolated refusals are ignored, if none is usual."""
 _RARE: Final = 1 / 300
 """How often one more of them is tolerated, as a share of the attempts."""
 _CREDIT: Final = 8.0
-"""How many refusals may come together by chance, where some are usual."""
+"""How many refusals may come together by chance, if some are usual."""
 EXCESS: Final = 1.5
 """By how much the refused share may exceed the usual one."""
 
@@ -45,18 +45,18 @@ class Evidence:
         self._begun, self._blocks = [self.anchor], []
 
     def begin_again(self, serial: int, now: float) -> None:
-        """Begin another measurement after a rest: what is not asked for says nothing about a limit."""
+        """Begin another measurement after a rest, since a time without attempts says nothing about a limit."""
         self._begun = [*(mark for mark in self._begun[-7:] if mark.serial < serial), Mark(serial, now, self.refused)]
 
     def skip(self, seconds: float) -> None:
-        """Leave out a time in which nothing was asked for."""
+        """Leave out a time without attempts."""
         self._blocks = [attrs.evolve(mark, moment=mark.moment + seconds) for mark in self._blocks]
 
     def last_begun(self) -> Mark:
         return self._begun[-1]
 
     def add_earlier(self, sent: int, refused: int) -> None:
-        """Add attempts that were made before the first exhaustion, and that later ones were numbered without."""
+        """Add attempts made before the first exhaustion, which the numbers of later ones do not include."""
         self._begun = [attrs.evolve(mark, serial=mark.serial - sent) for mark in self._begun]
         self.refused += refused
 
@@ -72,16 +72,16 @@ class Evidence:
         self._blocks = [*self._blocks[-7:], self.anchor]
 
     def anchor_before(self, serial: int) -> Mark:
-        """Return the last exhaustion since which enough was accepted, or the first one. Before any, the last beginning."""
+        """Return the last exhaustion since which enough was accepted, or the first one. If there was none, the last beginning."""
         marks = self._blocks or self._begun
         return next((mark for mark in reversed(marks) if serial - mark.serial >= COUNT), marks[0])
 
 
 @attrs.define
 class Usual:
-    """The share of attempts that is refused at any rate, and how many more refusals it explains. Owned by a `LimitSearch`.
+    """The share of attempts that is refused at any rate, and how many more refusals are tolerated. Owned by a `LimitSearch`.
 
-    The credit grows with the attempts, and each refusal takes one from it.
+    The credit grows with the attempts, and each refusal uses one.
     """
 
     share: float = 0.0
@@ -97,7 +97,7 @@ class Usual:
         self._credit, self._serial = math.inf, serial
 
     def explains(self, serial: int) -> bool:
-        """Take a refused attempt from the credit. Return whether that was enough."""
+        """Use credit for a refused attempt. Return True if there was enough."""
         self._credit += max(_RARE, EXCESS * self.share) * (serial - self._serial)
         most = _CREDIT if self.share else _TOLERATED
         if self._credit >= most:

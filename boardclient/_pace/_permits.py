@@ -1,4 +1,4 @@
-"""When the next attempt may start, from rate, attempts in flight and holds.
+"""When the next attempt may start, given the rate, the attempts in flight and the holds.
 
 No I/O, no clock, no asyncio.
 """
@@ -49,11 +49,11 @@ class Permits:
     def begin(
         cls, rate: float | None, max_in_flight: int, concurrency: int = FIRST_CONCURRENCY, *, finds_number: bool = True
     ) -> Self:
-        """Return permits of which nothing is known yet.
+        """Return permits for a service of which nothing is known yet.
 
         `rate` is the initial rate in starts per second, or None to begin with a burst. `max_in_flight` is the largest number of
-        attempts in flight, `concurrency` the number at first. `finds_number` is False where results come so late that how many
-        are accepted at a time can't be told.
+        attempts in flight, `concurrency` the number at first. `finds_number` is False if results come too late to find out how
+        many attempts are accepted at a time.
         """
         aim, first = rate or HIGHEST, min(concurrency, max_in_flight)
         search = LimitSearch(aim, Open(float(first)), float(first), may_be_at_a_time=finds_number)
@@ -65,7 +65,7 @@ class Permits:
 
     @property
     def asked_until(self) -> float:
-        """The time until which no attempt starts because the service has asked for that."""
+        """The time until which no attempt starts because of a `Retry-After`."""
         return self._schedule.asked_until
 
     @property
@@ -118,7 +118,7 @@ class Permits:
         return max(self._schedule.next_at, self._search.rests_until) if self.in_flight else self._schedule.next_at
 
     def lone_start(self, *, is_rested: bool) -> float:
-        """Return the time at which an attempt may start that waits alone. `is_rested` says that it came after a rest."""
+        """Return the time at which the only waiting attempt may start. `is_rested` says that it came after a rest."""
         return math.inf if self.in_flight else max(self.asked_until, self._search.lone_start(is_rested=is_rested))
 
     def start(self, now: float) -> PacedAttempt:

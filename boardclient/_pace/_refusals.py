@@ -1,12 +1,14 @@
-"""What a refusal does to the limit, and what ends it: the search for a service's limit. No I/O, no clock, no asyncio.
+"""The search for a service's limit: how a refusal changes it, and what ends a block. No I/O, no clock, no asyncio.
 
-A limit is an account that fills at its rate, and each accepted request takes one from it: a refusal shows that it is empty. What
-was accepted between two refusals, divided by the time, is the limit or less, and the rate at which it was refused is the limit or
-more: where both agree, the limit is known, and otherwise the rate goes between them and grows until the next refusal. At a known
-limit the rate is 98 % of it, with a probe to 108 % now and then, whose refusal measures it again. While attempts are refused one
-after the other, all wait, and one at a time asks whether that is over. An isolated refusal below a known limit says nothing; of
-too many of them, those that a lower rate does not prevent are usual, and tolerated. Unlike in AIMD, a refusal does not cut the
-rate by a fixed factor: it says how much was accepted.
+A limit works like an account that fills at a fixed rate. Each accepted request takes one from it, and a refusal shows that it is
+empty. So what was accepted between two refusals, divided by the time, is at most the limit, and the rate at which a request was
+refused is at least the limit. If both agree, the limit is known. If not, the rate is set between them, and grows until the next
+refusal.
+
+At a known limit the rate is 98 % of it, with a probe to 108 % now and then, whose refusal measures the limit again. While one
+attempt after the other is refused, all wait, and one at a time is made to see whether that is over. An isolated refusal below a
+known limit says nothing. If there are too many of them, those that a lower rate does not prevent are usual, and tolerated. Unlike
+in AIMD, a refusal does not cut the rate by a fixed factor, since it shows how much was accepted.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ from boardclient._pace._timing import PacedAttempt, Schedule
 _PAUSE: Final = 0.15
 """The seconds without a start after a refusal. A small excess leaves about that much of a window."""
 _LONGEST_REST: Final = 1.0
-"""For how long the end of the attempts in flight with a first refused one is waited for: how many are accepted together?"""
+"""How long to wait for the attempts in flight with the first refused one, which show how many are accepted together."""
 _LITTLE_SECONDS: Final = 1.0
-"""If all is refused for longer, a few that were accepted before say nothing of a limit."""
+"""If all attempts are refused for longer, a few that were accepted before say nothing about a limit."""
 _SELDOM: Final = 50
-"""That is believed once in so many attempts: a service may be that slow."""
+"""That is assumed at most once in so many attempts, since a service may be that slow."""
 _QUIET_SECONDS: Final = 30.0
 """After so many seconds without a refusal an assumed limit doubles. A confirmed one takes three times as long."""
 _LONGEST_PAUSE: Final = 30.0
-"""The most seconds between two attempts that ask whether a block is over, without a longer `Retry-After`."""
+"""The longest pause between two attempts that check whether a block is over, without a longer `Retry-After`."""
 _LONE_PAUSE: Final = 1.0
 """The same for an attempt that waits alone."""
 _LONG_PAUSE: Final = 10.0
-"""The seconds from which a `Retry-After` says nothing of the limit: how much would have been accepted meanwhile is unknown."""
+"""A longer `Retry-After` says nothing about the limit, since it is unknown how much would have been accepted meanwhile."""
 _KEPT: Final = 0.9
 """The part of the rate that is kept after an isolated refusal."""
 _AFTER_OUTAGE: Final = 0.95
@@ -118,14 +120,14 @@ class LimitSearch:
     """When an attempt was last refused."""
     _usual: Usual = attrs.field(factory=Usual)
     _risen_at: float = -math.inf
-    """When a limit last rose that nobody had refused for a while."""
+    """When a limit was last raised because nothing had been refused for a while."""
     _ignored: int = -_SELDOM
-    """The last attempt before which a few accepted ones said nothing."""
+    """The last attempt before which a few accepted ones were ignored."""
     _lowered: int = 0
     """The number of the last attempt that was started before the rate was last lowered."""
 
     def rise(self, now: float) -> None:
-        """Raise a limit that nobody has refused for a while: what was true then may not be so any more."""
+        """Raise a limit that has refused nothing for a while, since it may have changed."""
         phase, limit = self.phase, self.limit
         if limit is None or self.block is not None or isinstance(phase, Trial):
             return
@@ -137,7 +139,7 @@ class LimitSearch:
             self.phase, self._risen_at = Approach(CLIMB), now
 
     def lone_start(self, *, is_rested: bool) -> float:
-        """Return when an attempt may start that waits alone: shortly after a refusal, however seldom others may start.
+        """Return when the only waiting attempt may start: shortly after a refusal, however rarely others may start.
 
         `is_rested` says that none was in flight when it came. Otherwise it may be one of many that are made one by one.
         """
@@ -159,13 +161,13 @@ class LimitSearch:
         accepted = self.serial - in_flight - anchor.serial
         savings = limit * (now - anchor.moment) - accepted
         if savings > limit:
-            # The size of an account is limited, so a long rest does not fill it forever.
+            # An account has a limited size, so a long rest fills it only so far.
             self.evidence.anchor = attrs.evolve(anchor, moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
     @property
     def rests_until(self) -> float:
-        """Until when no attempt starts while others are in flight, since it counts how many of these are accepted together."""
+        """Until when no attempt starts while others are in flight, to count how many of these are accepted together."""
         block = self.block
         if block is None or not self._may_show_number(block):
             return -math.inf
@@ -310,8 +312,8 @@ class LimitSearch:
         if block.limit is None and block.is_outage:  # what was accepted in an outage says nothing of a limit
             measured, count = block.measured, block.count
         self.block = None
-        # What the block has shown, from the least to the most: nothing about a limit, that there is one of which nothing was
-        # accepted yet, a first limit, a better one, or that a known one still holds.
+        # What the block has shown: a number of attempts at a time, nothing about a limit, too little to measure one, a first
+        # limit, a better one, or that a known one still holds.
         if self._may_show_number(block) and block.together:
             self.phase = AtATime(block.together, block.together, 1.0 if block.together < 3 * block.refused else block.together)
             self.limit, self.aim = None, HIGHEST
@@ -358,7 +360,7 @@ class LimitSearch:
 
     def _take_better_limit(self, block: Block, measured: float, count: int, seconds: float) -> None:
         """Take what was accepted since the last block for the limit, with the time in which all was refused."""
-        # A few say little: one long pause between them would else end the run.
+        # A few attempts say little: otherwise one long pause between them could end the run.
         limit = measured if count >= COUNT else min(block.rate, max(block.rate / 4, math.sqrt(measured * block.rate)))
         limit = self._set_limit(limit)
         self.phase = Approach(max(0.03, math.log(max(1.0, block.rate / limit)) / 8), block.rate, 2 * seconds)

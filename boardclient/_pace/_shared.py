@@ -1,7 +1,7 @@
 """One pace for all processes that use the same credentials, through a database.
 
-One `Permits` object searches for the limit. The database holds it: each process asks it for starts a moment ahead, and tells it
-the results of earlier ones. Until a first refusal nothing is asked for, and each process grows from its part of the first burst.
+One `Permits` object, which is stored in the database, searches for the limit. Each process requests starts a moment ahead, and
+reports the results of earlier ones. Until the first refusal it requests none, and grows from its part of the first burst.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from boardclient.store._location import checked_location
 _AHEAD: Final = 0.2
 """How many seconds ahead starts are granted to two processes, longer to more of them. A process asks twice in that time."""
 _LEASE: Final = 5.0
-"""The seconds after which a process that is not heard of counts as dead."""
+"""The seconds without a message after which a process counts as dead."""
 _REST: Final = 1.0
-"""The seconds between two exchanges of a process that has nothing to ask or tell."""
+"""The seconds between two exchanges of a process that has nothing to request or report."""
 _FORGET: Final = 30.0
-"""The seconds without any process after which what was found is too old for the next one."""
+"""The seconds without any process after which the limit that was found is too old to be used."""
 _MOST: Final = 10**6
-"""The most attempts of a group in flight. Each process has a bound of its own."""
+"""The largest number of attempts in flight of a group. Each process also has its own."""
 
 _log: Final = logging.getLogger("boardclient")
 _TABLES: Final = Tables(
@@ -58,7 +58,7 @@ Result = tuple[int | None, float | None, float]
 
 @attrs.define
 class _Member:
-    """A process, and the attempts that were granted to it and have not ended."""
+    """A process, and the attempts granted to it that have not ended."""
 
     seen_at: float
     attempts: list[PacedAttempt] = attrs.field(factory=list)
@@ -66,10 +66,10 @@ class _Member:
 
 @attrs.define
 class Message:
-    """What a process tells and asks. `unended` are the attempts that it still has."""
+    """What a process reports and requests. `unended` are the attempts that it still has."""
 
     started: int = 0
-    """How many attempts it started without asking, since the last message."""
+    """How many attempts it started without a grant, since the last message."""
     refused: int = 0
     """How many of those were refused."""
     retry_after: float | None = None
@@ -77,7 +77,7 @@ class Message:
     unended: set[int] = attrs.field(factory=set)
     wanted: int = 0
     begun: tuple[int, float] = (0, 0.0)
-    """How many it started without asking since its last rest, and for how many seconds."""
+    """How many attempts it started without a grant since its last rest, and for how many seconds."""
     is_busy: bool = False
     waiting: int = 0
     is_rested: bool = False
@@ -86,7 +86,7 @@ class Message:
 
 
 class Answer(NamedTuple):
-    """What a process may start, and what was found: `permits` is None until a refusal."""
+    """What a process may start, and the state of the search: `permits` is None until a refusal."""
 
     granted: list[PacedAttempt]
     now: float
@@ -107,7 +107,7 @@ class Group:
     """When attempts began until the first refusal."""
     busy_at: float = 0.0
     heard_at: float = 0.0
-    """When a process was last heard of."""
+    """When a process last sent a message."""
     permits: Permits | None = None
     members: dict[str, _Member] = attrs.field(factory=dict)
 
@@ -131,7 +131,7 @@ class Group:
         self.ahead = _AHEAD * max(1.0, math.sqrt(len(self.members) / 2))
         self.moment = max(self.moment, now + self.ahead)
         permits = self.permits
-        # Three cases: nobody was refused yet, this message has the first refusal of the group, or the limit is searched already.
+        # Three cases: nothing was refused yet, this message has the first refusal of the group, or the search has begun.
         if permits is None and message.refused:
             permits = self.permits = Permits.begin(None, _MOST, finds_number=False)
             permits.take_over(self.started, self.evidence, now, message.retry_after, seconds=2 * self.ahead)
@@ -149,7 +149,7 @@ class Group:
         return Answer(granted, now, len(self.members), permits, self.ahead)
 
     def _forget(self, now: float) -> None:
-        """Begin anew after a time in which no process asked for anything, but for a pause that the service has asked for."""
+        """Begin anew after a time without messages, unless the service has asked for a pause that is not over."""
         permits = self.permits
         if permits is None or permits.asked_until <= now:
             self.permits, self.members, self.started, self.evidence = None, {}, 0, Evidence()
@@ -200,7 +200,7 @@ class Store:
         self._is_ready = False
 
     async def exchange(self, name: str, message: Message) -> Answer:
-        """Pass a message to the group, and store what it did to it.
+        """Pass a message to the group, and store the changed group.
 
         Raises:
             JournalError: the database can't be used.
@@ -215,7 +215,7 @@ class Store:
         if not self._is_ready:
             connection.run(_EMPTY, self._name)
         row = connection.one("SELECT version, state FROM boardclient_paces WHERE name = ? {for update}", self._name)
-        now = connection.now()  # under the lock: an earlier time may be before what another process was granted
+        now = connection.now()  # under the lock: an earlier time may be before another process's last grant
         group = Group()
         if row.version == __version__:
             with contextlib.suppress(Exception):  # it is damaged: begin anew
@@ -265,7 +265,7 @@ class SharedPermits:
         self._results: dict[int, Result] = {}
         self._ended: dict[int, Result | None] = {}
         self._started = self._refused = self._used = 0
-        """Since then: attempts that `_own` started, how many of these were refused, and granted ones that were started."""
+        """Since the last exchange: attempts that `_own` started, how many of them were refused, and granted ones that started."""
         self._retry_after: float | None = None
         self._is_known = False
         self._asked_at = -math.inf
@@ -305,8 +305,8 @@ class SharedPermits:
 
     def next_start(self) -> float:
         """Return the time at which an attempt may start. It is infinite until the group has granted one."""
-        # Four cases: as many in flight as may be here, a start that was granted, no limit met by anyone yet, or the group is
-        # asked.
+        # Four cases: as many in flight as this process may have, a start was granted, no process has met a limit yet, or the
+        # group has to be asked.
         if self.in_flight >= self._most:
             return math.inf
         if self._granted:
@@ -317,7 +317,7 @@ class SharedPermits:
         return math.inf
 
     def lone_start(self, *, is_rested: bool) -> float:
-        """Return when an attempt may start that waits alone. The group grants it once there is one."""
+        """Return when the only waiting attempt may start. After the first refusal the group decides."""
         return self._own.lone_start(is_rested=is_rested) if self._is_known and self._found is None else math.inf
 
     def start(self, now: float) -> PacedAttempt:
@@ -346,7 +346,7 @@ class SharedPermits:
             del self._running[attempt.serial]
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Note the result of an attempt, and tell the group of a refusal at once."""
+        """Note the result of an attempt. A refusal is reported to the group at once."""
         result = (status, retry_after, seconds)
         is_refused = status is not None and status_of(status).is_throttling
         if self._is_own(attempt):
@@ -370,7 +370,7 @@ class SharedPermits:
         self._changed.set()
 
     def _begin(self) -> None:
-        """Exchange messages from now on, if this process does not yet."""
+        """Start to exchange messages, unless this process does so already."""
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:
             self._changed, self._hurry = asyncio.Event(), asyncio.Event()
@@ -381,7 +381,7 @@ class SharedPermits:
         return bool(self._waiting() or self.in_flight or self._ended or self._started or self._granted)
 
     async def _follow(self) -> None:
-        """Exchange messages as long as the pace is used, and leave the group then."""
+        """Exchange messages as long as the pace is used, and then leave the group."""
         loop, is_down = asyncio.get_running_loop(), False
         async with contextlib.aclosing(Store(self._ledger, self._group)) as store:
             try:

@@ -1,4 +1,4 @@
-"""Bulk creation by several workers: processes of a host, or hosts. The ledger decides, and an engine only carries parts.
+"""Bulk creation by several workers: processes of one host, or of many. The ledger decides, and an engine only carries parts.
 
 ```python
 job = await plan(drafts, board_id, "cards.ledger")
@@ -7,7 +7,7 @@ for part in job.parts:            # each as a task of any engine, any number of 
 print(await report(job))
 ```
 
-A ledger in a file needs no extra, one on PostgreSQL the extra `postgres`. docs/distributed.md is its guide.
+A ledger in a file needs no extra, one on PostgreSQL needs the extra `postgres`. docs/distributed.md is the guide.
 """
 
 from boardclient.distributed._jobs import Job, open_job, plan, plan_many

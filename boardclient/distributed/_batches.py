@@ -1,4 +1,4 @@
-"""How rows come into a ledger: as batches with keys, each of which is stored once, and each reference once in its job."""
+"""How rows are stored in a ledger: in batches with keys. A batch is stored once, and so is each reference of a job."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MOST_NAMED: Final = 10
 
 
 def check_text(text: object, name: str) -> str:
-    """Check a name, a key or a reference, which both kinds of databases have to store.
+    """Check that both kinds of database can store a name, a key or a reference.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: it is not a string.
         ValueError: it is empty or too long, or holds a NUL or half of a surrogate pair.
     """
     if not isinstance(text, str):
@@ -52,7 +52,7 @@ def check_rows(rows: Iterable[DraftLike]) -> list[CardDraft]:
     """Check rows and their references.
 
     Raises:
-        TypeError: one is no draft, and none can be made of it.
+        TypeError: one is not a draft, and none can be made of it.
         ValueError: a reference comes twice, or a value can't be stored.
     """
     drafts: list[CardDraft] = []
@@ -69,7 +69,7 @@ def check_rows(rows: Iterable[DraftLike]) -> list[CardDraft]:
 
 
 def key_of(drafts: Sequence[CardDraft]) -> str:
-    """Return the key of rows that are known by their references alone.
+    """Return the key of rows that are identified by their references alone.
 
     Raises:
         ValueError: a row has none.
@@ -82,11 +82,11 @@ def key_of(drafts: Sequence[CardDraft]) -> str:
 
 @attrs.frozen
 class Batch:
-    """A batch as a ledger has it.
+    """A batch in a ledger.
 
     Attributes:
-        part: The number of its part, None if all of its rows came with other batches first.
-        rows: What was delivered, in its order. Those that came with other batches have the numbers of their parts.
+        part: The number of its part, None if other batches delivered all of its rows first.
+        rows: The delivered rows, in order. Rows that other batches delivered first belong to their parts.
         lease: The right to send the rows of its part, if the part is new and was taken at once.
     """
 
@@ -96,21 +96,20 @@ class Batch:
 
 
 class RowsHeldError(JournalError):
-    """Another worker has rows whose content is to be replaced."""
+    """Another worker holds rows whose content is to be replaced."""
 
 
 def store_batch(
     connection: Connection, job: int, key: str, drafts: Sequence[CardDraft], *, owner: str | None = None, seconds: float = 0.0
 ) -> Batch:
-    """Store a batch within a transaction, or find what is stored of it.
+    """Store a batch within a transaction, or find its stored rows.
 
-    A row whose reference the job has is not stored again. What was never created may be corrected: the content of rows that were
-    not sent, or were refused, is replaced. With an `owner` a part that is new is taken for some seconds, and its first rows are
-    logged.
+    A row whose reference the job has is not stored again. The content of rows that were not sent, or were refused, is replaced.
+    With an `owner` a new part is taken for some seconds, and its first rows are logged.
 
     Raises:
-        JournalError: a row that may exist has other content, or the key has other rows. The transaction is to be rolled back.
-        RowsHeldError: another worker has a row that is to be replaced.
+        JournalError: a row whose card may exist has other content, or the key has other rows. Roll the transaction back.
+        RowsHeldError: another worker holds a row that is to be replaced.
     """
     digest, lease = digest_rows(drafts).hexdigest(), None
     references = sorted((draft.reference for draft in drafts if draft.reference is not None), key=str.encode)
@@ -118,7 +117,7 @@ def store_batch(
     new = [index for index, draft in enumerate(drafts) if draft.reference is None or draft.reference not in known]
     part = connection.one("SELECT * FROM boardclient_parts WHERE job = ? AND key = ? {for update}", job, key)
     if part is None and new:
-        # A row without a reference is known by its position in the batch.
+        # A row without a reference is identified by its position in the batch.
         places = new if len(references) < len(drafts) else range(len(new))
         part = _add_part(connection, job, key, digest, len(new), places[-1] + 1, owner, seconds)
         first = first_of(part.part)
@@ -141,7 +140,7 @@ def store_batch(
 def _add_part(
     connection: Connection, job: int, key: str, digest: str, size: int, places: int, owner: str | None, seconds: float
 ) -> Any:
-    """Add a part. With an owner it is taken, and as many of its places are logged as a commit has rows."""
+    """Add a part. With an owner it is taken, and as many of its rows are logged as one commit has."""
     if owner is None:
         statement = "INSERT INTO boardclient_parts (job, key, digest, size) VALUES (?, ?, ?, ?) RETURNING *"
         return connection.one(statement, job, key, digest, size)
@@ -160,14 +159,14 @@ def _add_part(
 
 
 def _add_rows(connection: Connection, job: int, places: Mapping[int, CardDraft]) -> int:
-    """Store rows by their numbers, and return how many there were. Another batch may bring some of them at the same moment."""
+    """Store rows by their numbers, and return how many were new: another batch may store some of them at the same moment."""
     values = [(seq, job, draft.reference, dump_content(draft)) for seq, draft in places.items()]
     values.sort(key=lambda row: (row[2] or "").encode())  # in one order, or two batches could wait for each other
     return len(connection.insert("INSERT INTO boardclient_rows", _ROW, values, "ON CONFLICT DO NOTHING RETURNING seq"))
 
 
 def _extend(connection: Connection, part: Any, digest: str, drafts: Sequence[CardDraft], new: Sequence[int]) -> None:
-    """Take other rows for a key: any if all have references, otherwise as many in the same places.
+    """Accept other rows for a key: any rows if all have references, otherwise the same number in the same places.
 
     Raises:
         JournalError: they are other rows.
@@ -191,7 +190,7 @@ def _extend(connection: Connection, part: Any, digest: str, drafts: Sequence[Car
 def _delivered(
     connection: Connection, job: int, first: int, drafts: Sequence[CardDraft], references: list[str]
 ) -> tuple[StoredRow, ...]:
-    """Return what is stored of rows, in their order."""
+    """Return the stored rows, in the order of the drafts."""
     by_reference = {row.ref: row for row in rows_by_reference(connection, job, references)}
     numbers = [first + index for index, draft in enumerate(drafts) if draft.reference is None]
     by_number = {row.seq: row for row in rows_by_number(connection, numbers)}
@@ -210,7 +209,7 @@ def _correct(connection: Connection, batch: Batch, drafts: Sequence[CardDraft]) 
 
     Raises:
         JournalError: rows that exist, or may exist, have other content.
-        RowsHeldError: another worker has some of them.
+        RowsHeldError: another worker holds some of them.
     """
     refused: list[str] = []
     changed: dict[int, str] = {}
@@ -239,10 +238,10 @@ def _correct(connection: Connection, batch: Batch, drafts: Sequence[CardDraft]) 
 
 
 def _take_from_others(connection: Connection, numbers: Iterable[int]) -> None:
-    """Let nobody send rows as they were: a worker that was suspended for longer than its lease would, when it wakes up.
+    """Take rows from workers that were suspended for longer than their leases, which would send the old content.
 
     Raises:
-        RowsHeldError: another worker has some of them, or has sent them meanwhile.
+        RowsHeldError: another worker holds some of them, or has sent them in the meantime.
     """
     parts = sorted({seq // PLACES for seq in numbers})
     statement = "SELECT part FROM boardclient_parts WHERE part {in ?} AND NOT {held} ORDER BY part {for update}"

@@ -1,4 +1,4 @@
-"""Jobs: the rows for one board, planned all at once or delivered in batches."""
+"""Jobs: the rows for one board, planned at once or delivered in batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from boardclient.store._rows import digest_rows, open_part
 from boardclient.store._tables import LEDGER
 
 CLOSING: Final = -1
-"""The number that stands for the end of a planned job, at which the whole is reconciled."""
+"""The part of a plan without rows. It only completes and reconciles the job."""
 _PART_ROWS: Final = 5000
 
 
@@ -90,11 +90,11 @@ async def plan(
 ) -> Job:
     """Split rows into parts on a ledger, or resume the job planned with them.
 
-    Each part is a batch with a number for its key. A plan that was interrupted is completed by the same call. In a job that has
-    ended, the rows that failed or are unknown are opened again. Nobody waits while the rows are read.
+    Each part is a batch whose key is its number. The same call completes a plan that was interrupted. If the job has ended, rows
+    that failed or are unknown are opened again. No other process waits while the rows are read.
 
     Args:
-        rows: The cards to create, as in `create_many`, in an order that stays. They are read once, and stored.
+        rows: The cards to create, as in `create_many`, in the same order each time. They are read once, and stored.
         board_id: The board of all rows.
         ledger: The path of a file for the workers of one host, or `postgresql://…` without a password (PGPASSWORD gives it).
         name: The name of the job in the ledger. By default it is made from the board and the account.
@@ -102,7 +102,7 @@ async def plan(
         parts: How many parts to make, of rows that have a length. By default each has 5,000 rows.
         marker: Whether descriptions get codes, as with `marker=True` of `create_many`. They prove whose a card is, also while
             others create cards on the board. None (default): as the job was planned before, and True for a new one.
-        settle: As in `create_many`. It may be another one each time.
+        settle: As in `create_many`. It may differ from call to call.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -127,7 +127,7 @@ async def plan_many(
     """Split rows for several boards and accounts into jobs, one for each board and account, or resume those planned with them.
 
     Args:
-        rows: The board, the account and the card of each row, in an order that stays. The account is None for that of the
+        rows: The board, the account and the card of each row, in the same order each time. The account is None for that of the
             environment. They are read once, and stored.
         ledger: As in `plan`.
         parts: About how many parts to make in all, of rows that have a length. By default each has 5,000 rows.
@@ -165,7 +165,7 @@ async def open_job(
         name: The name of the job in the ledger. By default it is made from the board and the account.
         account: The account that creates the cards, None for that of the environment.
         marker: As in `plan`.
-        settle: As in `create_many`. It may be another one each time.
+        settle: As in `create_many`. It may differ from call to call.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -187,22 +187,22 @@ def new_job(
     marker: bool = True,
     settle: float | None = None,
 ) -> tuple[Job, str]:
-    """Return a job that is to be entered, and its options as they are stored."""
+    """Return a job to enter, and its options as they are stored."""
     return _job(ledger, board_id, account, name), _options(marker, settle)
 
 
 async def enter_job(database: Database, job: Job, options: str, *, takes_batches: bool = False) -> tuple[Job, int]:
-    """Enter a job, if it is not there, and return it with its number.
+    """Enter a job unless the ledger has it, and return it with its number.
 
     Raises:
-        JournalError: another one has its name.
+        JournalError: another job has its name.
     """
     return await database.change(partial(_enter, job, database.where, options, takes_batches=takes_batches))
 
 
 def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_batches: bool) -> tuple[Job, int]:
     if takes_batches and job.name == _default_name(job.board_id, job.account):
-        # Before 0.4 batches had a default job of their own. Their rows are known there.
+        # Before 0.4 batches had a default job of their own, which has their rows.
         earlier = f"batches for {job.name}"
         if connection.value("SELECT job FROM boardclient_jobs WHERE name = ?", earlier) is not None:
             job = attrs.evolve(job, name=earlier)
@@ -294,7 +294,7 @@ class _Planned:
         self.parts += 1
 
     def close(self, where: str, connection: Connection) -> Job:
-        """Write that all rows are there, without which nobody runs the parts, and open those again that have rows without a card.
+        """Record that the plan is complete, so that its parts can be run, and open parts again that have rows without a card.
 
         Raises:
             JournalError: the job was planned with other rows.

@@ -1,6 +1,6 @@
 """Leases: the right of one worker to send and settle the rows of some parts, and to reconcile a job.
 
-A lease protects the rows of its parts: who takes a part over reads its rows after that, and the worker that had it can't renew.
+A worker that takes a part over reads its rows after that, and the earlier worker can't renew its lease.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from boardclient.store._rows import LOGGED, StoredRow, first_of
 T = TypeVar("T")
 
 SHORTEST_SECONDS: float = 10.0
-"""The shortest lease. It is renewed four times in its length, so an event loop may stand still for 6 s."""
+"""The shortest lease. It is renewed every quarter of its length, so an event loop may be blocked for 6 s."""
 LEASE_SECONDS: Final = 30.0
 COMMIT_SIZE: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""It runs on while a process, or the machine, is suspended (clock_gettime(2))."""
+"""This clock also counts while the process or the machine is suspended (clock_gettime(2))."""
 _IS_DRAINING: Final = "SELECT is_draining FROM boardclient_jobs WHERE job = ?"
 _MARGIN: Final = 0.1
-"""The share of a lease that is left unused: a request that was checked leaves a moment later."""
+"""The share of a lease that is not used, since a request is sent a moment after the check."""
 
 
 class LeaseLostError(JournalError):
@@ -41,7 +41,7 @@ class LeaseLostError(JournalError):
 
 
 class HeldElsewhereError(JournalError):
-    """Another worker has the part for longer than the call may wait."""
+    """Another worker holds the part for longer than the call may wait."""
 
 
 def now() -> float:
@@ -55,28 +55,28 @@ def worker_name() -> str:
 
 @attrs.define(kw_only=True, eq=False)
 class Lease:
-    """The right to send and settle rows, for `seconds` after each renewal. Owned by a call, which gives it back."""
+    """The right to send and settle rows, for `seconds` after each renewal. Owned by a call, which ends it."""
 
     job: int
     owner: str
     seconds: float
     deadline: float
-    """Until when requests may begin, on a clock that counts suspension."""
+    """Until when requests may begin, on the clock of `now`."""
     parts: dict[int, Any]
-    """The parts, as they were when they were taken, by their numbers."""
+    """The parts by their numbers, as they were when they were taken."""
     is_of_job: bool = False
-    """Whether it is the right to reconcile the job as well."""
+    """Whether it includes the right to reconcile the job."""
     is_fresh: bool = False
     """Whether its part is new, and its first rows were logged when they were stored."""
     is_draining: bool = False
     is_returned: bool = False
-    """Whether it has ended at the wish of its owner."""
+    """Whether its owner has ended it."""
     on_drain: Callable[[], object] = lambda: None
     _is_lost: bool = False
 
     @property
     def stalls(self) -> int:
-        """How many workers have died with one of its parts in a row."""
+        """How many workers in a row have died with one of its parts."""
         return max((part.stalls for part in self.parts.values()), default=0)
 
     @property
@@ -85,9 +85,9 @@ class Lease:
         return COMMIT_SIZE if self.stalls < MOST_STALLS else 1
 
     def log_first(self, connection: Connection, rows: Sequence[StoredRow]) -> bool:
-        """Log the first rows of a part that nobody has taken before, so that none of them waits for that. `rows` are all of it.
+        """Log the first rows of a part that no worker has taken before, so that they can be sent at once.
 
-        Return False if some were sent before, or `rows` are not all.
+        Return False if some were sent before, or if `rows` are not all rows of the part.
         """
         if self.is_fresh:
             return True
@@ -116,7 +116,7 @@ class Lease:
         return LeaseLostError("the lease has ended: another worker takes over, or this one again")
 
     def renew(self, connection: Connection) -> None:
-        """Renew the lease within a transaction, which locks its parts for what the transaction writes.
+        """Renew the lease within a transaction. This locks its parts until the transaction ends.
 
         Raises:
             LeaseLostError: another worker has taken over.
@@ -139,19 +139,19 @@ class Lease:
         raise self._lost()
 
     def end(self, connection: Connection) -> None:
-        """Let another worker take the parts at once, within a transaction.
+        """End the lease within a transaction, so that another worker can take the parts at once.
 
         Raises:
-            LeaseLostError: one has taken them already.
+            LeaseLostError: another worker has taken them already.
         """
         self._set(connection, is_kept=False)
 
     async def give_back(self, database: Database) -> None:
-        """Let another worker take the parts at once.
+        """End the lease, so that another worker can take the parts at once.
 
         Raises:
-            LeaseLostError: one has taken them already.
-            JournalError: the database can't be written. The lease ends by itself.
+            LeaseLostError: another worker has taken them already.
+            JournalError: the database can't be written. The lease runs out.
         """
         if not self.is_returned:
             await database.change(self.end)
@@ -159,7 +159,7 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def kept(self, database: Database) -> AsyncGenerator[None, None]:
-        """Renew it within the block, unless the event loop stands still, and look whether the job is drained."""
+        """Renew the lease within the block, and check whether the job is drained. A blocked event loop renews nothing."""
         keeper = asyncio.create_task(self._keep(database), name="boardclient lease")
         try:
             yield
@@ -170,7 +170,7 @@ class Lease:
     async def _keep(self, database: Database) -> None:
         while True:
             await asyncio.sleep(self.seconds / 4)
-            with contextlib.suppress(JournalError):  # the run meets it when it writes, or its deadline
+            with contextlib.suppress(JournalError):  # the run's next write raises it, or the deadline passes
                 if await database.change(self._renew_and_look) and not self.is_draining:
                     self.is_draining = True
                     self.on_drain()
@@ -183,10 +183,10 @@ class Lease:
 def claim(
     connection: Connection, job: int, parts: Iterable[int], owner: str, seconds: float, *, is_of_job: bool = False
 ) -> Lease | None:
-    """Take those of some parts that no other worker holds, within a transaction, and the right to reconcile the job.
+    """Take the parts that no other worker holds, within a transaction, and if asked the right to reconcile the job.
 
-    The parts are locked in the order of their numbers. What their rows are has to be read after that. Return None if there is
-    nothing to take, or the job is drained.
+    The parts are locked in the order of their numbers, and their rows have to be read after that. Return None if there is nothing
+    to take, or the job is drained.
     """
     began = now()
     if connection.value(_IS_DRAINING, job):
@@ -233,7 +233,7 @@ def claim(
 
 
 def _note_logged(connection: Connection, part: int, seconds: float) -> None:
-    """Note of the rows that a worker had when it lost the part that they are in doubt since so many seconds ago."""
+    """Record that the logged rows of a worker that lost the part have been in doubt for so many seconds."""
     connection.run(
         "INSERT INTO boardclient_outcomes (seq, job, state, detail, at)"
         " SELECT r.seq, r.job, 'logged', ?, {clock} - ? FROM boardclient_rows AS r"

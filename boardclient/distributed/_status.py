@@ -1,4 +1,4 @@
-"""What a ledger says of its jobs: how far they are, their report, the result of each row. What ends them, and settles a row."""
+"""The progress, reports and results of jobs, the calls that drain and resume them, and rows that a person resolves."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ from boardclient.store._rows import (
 from boardclient.store._tables import LEDGER, load_audit, load_cards
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
-"""A job, several, or all of a ledger."""
+"""A job, several jobs, or a ledger with all its jobs."""
 _ABSENT: Final = "absent, as a person has settled"
 _PAGE: Final = 1000
 _LONGEST_SECONDS: Final = 1e9
-"""Times further apart are not of the same boot of a machine."""
+"""Times that are further apart are not of the same boot of the machine."""
 _OPEN_COUNTS: Final = (
     "SELECT p.part, {state} AS state, count(*) AS number FROM boardclient_parts AS p"
     " JOIN boardclient_rows AS r ON r.seq >= p.part * 4294967296 AND r.seq < (p.part + 1) * 4294967296"
     " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
     " WHERE p.job {in ?} AND p.in_doubt IS NULL AND p.epoch > 0 GROUP BY 1, 2"
 )
-"""Parts that are closed have their counts."""
+"""Counts the rows of open parts. Closed ones have their counts."""
 
 
 @attrs.frozen(kw_only=True)
 class PartStatus:
-    """How far a part is.
+    """The progress of a part.
 
     Attributes:
         part: The number of the part in the ledger.
-        key: The key of its batch. Of a job that was planned, it is the number that `import_part` takes.
+        key: The key of its batch. In a planned job it is the number that `import_part` takes.
         job: The name of its job.
         state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
         owner: The worker that holds it, or held it last.
-        rows: How many rows it has.
-        done: How many of them have a card.
-        failed: How many have none.
-        in_doubt: How many may have one.
+        rows: The number of its rows.
+        done: The number of rows that have a card.
+        failed: The number of rows that have none.
+        in_doubt: The number of rows that may have one.
         seconds: How long its runs took.
-        rate: How many cards they made in a second.
+        rate: Cards per second of these runs.
     """
 
     job: str
@@ -90,9 +90,9 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     `seconds` is the time from the first row to the last outcome.
 
     Args:
-        ledger: A job, several of one ledger, or a ledger. Only jobs know which cards existed when they were planned: for a ledger
-            all are "created".
-        name: The name of a job of the ledger. None (default) stands for all.
+        ledger: A job, several jobs of one ledger, or a ledger. Only a `Job` says which cards existed when it was planned: for a
+            ledger all cards are "created".
+        name: The name of a job of the ledger. None (default) means all jobs.
 
     Raises:
         JournalError: the ledger can't be read, or has no such job.
@@ -139,7 +139,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
 
 
 def _open_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str, int]]:
-    """Return the counts of parts that have none of their own, since they are not closed."""
+    """Return the counts of open parts, which are not stored."""
     counts: dict[int, dict[str, int]] = {}
     for part, state, number in connection.fetch(_OPEN_COUNTS, jobs):
         name = "in_doubt" if state in IN_DOUBT else state
@@ -151,7 +151,7 @@ def _open_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str,
 
 @takes_location
 async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
-    """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
+    """Return the progress of each part of a job, or of all jobs of the ledger, and who holds it.
 
     Raises:
         JournalError: the ledger can't be read, or has no such job.
@@ -189,7 +189,7 @@ def _status_of(part: Any, job: str, counts: Mapping[str, int]) -> PartStatus:
 
 @takes_location
 async def drain(ledger: Jobs, *, name: str | None = None) -> None:
-    """Let the workers of a job, or of all jobs of the ledger, end once the rows that they send have results.
+    """Stop the workers of a job, or of all jobs of the ledger, once the rows in flight have results.
 
     New calls raise `JournalError` until `resume`.
 
@@ -201,7 +201,7 @@ async def drain(ledger: Jobs, *, name: str | None = None) -> None:
 
 @takes_location
 async def resume(ledger: Jobs, *, name: str | None = None) -> None:
-    """Let a job that was drained, or all jobs of the ledger, take work again.
+    """Let a drained job, or all jobs of the ledger, take work again.
 
     Raises:
         JournalError: the ledger can't be written, or has no such job.
@@ -217,7 +217,7 @@ async def _set_draining(ledger: Jobs, name: str | None, *, is_draining: int) -> 
 
 @contextlib.asynccontextmanager
 async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, dict[str, int]], None]:
-    """Open a ledger, and find the numbers of jobs in it, or of all, by their names."""
+    """Open a ledger, and find the numbers of the named jobs, or of all, by their names."""
     wanted = [] if name is None else [name]
     if is_known := not isinstance(ledger, str | os.PathLike):
         given = _jobs_in(ledger)
@@ -236,10 +236,10 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
 
 
 def _jobs_in(ledger: Jobs) -> list[Job]:
-    """Return the jobs that a caller names, none if it names a ledger.
+    """Return the jobs that a caller passed, none if it passed a ledger.
 
     Raises:
-        TypeError: there is something else among them.
+        TypeError: one is not a job.
     """
     if isinstance(ledger, str | os.PathLike):
         return []
@@ -251,13 +251,13 @@ def _exists(place: str) -> bool:
 
 
 async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardResult, None]:
-    """Yield what became of each row of a job that a worker has taken up and not given back, part by part.
+    """Yield the result of each row of a job that is no longer waiting, part by part.
 
-    Take as long as you like for each: nobody waits for you.
+    No transaction is open meanwhile, so a slow loop keeps no worker waiting.
 
     Args:
         job: The job.
-        is_problem: True for those that failed or are unknown, and no others.
+        is_problem: True for the rows that failed or are unknown, and no others.
 
     Raises:
         JournalError: the ledger can't be read.
@@ -269,7 +269,7 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
 
 
 async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGenerator[tuple[int, StoredRow], None]:
-    """Yield the rows of a job that are not waiting, with their positions in the job, a page at a time."""
+    """Yield the rows of a job that are not waiting, with their positions in the job. They are read in pages."""
     firsts = await _firsts(database, job)
     if is_problem:
         for row in await database.query(lambda connection: _problems(connection, job)):
@@ -296,7 +296,7 @@ async def _firsts(database: Database, job: int) -> dict[int, int]:
 
 
 def result_of(index: int, draft: CardDraft, known: Outcome, *, is_earlier: bool) -> CardResult:
-    """Return what became of a row, as a run would."""
+    """Return the result of a row, as a run would yield it."""
     state, detail = known
     if state == "done":
         return CardResult(index=index, draft=draft, card=Card(detail), state="already" if is_earlier else "created")
@@ -305,12 +305,12 @@ def result_of(index: int, draft: CardDraft, known: Outcome, *, is_earlier: bool)
     return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 
 
-# --- rows that a person resolves, since nothing proves whether their cards exist
+# --- rows that a person resolves
 
 
 @takes_location
 async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> list[UnknownRow]:
-    """Return the rows of a job whose cards may exist, beside the cards that may be theirs.
+    """Return the rows of a job whose cards may exist, with the cards that may be theirs.
 
     The key of a row is its reference or, without one, its position in the job.
 
@@ -340,14 +340,14 @@ async def _unknown(database: Database, job: int) -> list[UnknownRow]:
 
 @takes_location
 async def accept_suggestions(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> list[UnknownRow]:
-    """Give rows in doubt the cards that are suggested for them, and return the rows that are left.
+    """Accept the cards that are suggested for rows in doubt, and return the rows that are left.
 
     Args:
         ledger: The job, or its ledger.
         name: The name of the job, if the ledger has several.
 
     Raises:
-        JournalError: the ledger can't be used, has no such job, or several, or a worker has one of the rows.
+        JournalError: the ledger can't be used, has no such job, or several, or a worker holds one of the rows.
     """
     for item in await unknown_rows(ledger, name=name):
         if item.suggestion is not None:
@@ -364,24 +364,24 @@ async def resolve(
     absent: bool = False,
     name: str | None = None,
 ) -> bool:
-    """Resolve a row by hand whose card may exist, as `boardclient.bulk.resolve` does for journals.
+    """Resolve a row whose card may exist, as `boardclient.bulk.resolve` does for journals.
 
-    Look at the board first: an absent row is sent again without further questions, by `reconcile`, by its batch if that is
-    delivered again, or by its part. What a person has resolved can be resolved otherwise by another call.
+    Look at the board first: an absent row is sent again without another check, by `reconcile`, by its part, or when its batch is
+    delivered again. Another call can change the resolution.
 
     Args:
         ledger: The job, or its ledger.
-        row: The row's reference, or its position in the job, from 0, as results have it.
+        row: The row's reference, or its position in the job from 0, which is the `index` of its result.
         card_id: The identifier of its card.
         absent: True if there is no card.
         name: The name of the job, if the ledger has several.
 
     Returns:
-        True if it is resolved now, False if it had this card before.
+        True if it is resolved now, False if it was resolved like this before.
 
     Raises:
-        JournalError: the ledger can't be used, a worker has the row, the ledger has no such row in doubt, or the card is another
-            row's.
+        JournalError: the ledger can't be used, a worker holds the row, there is no such row in doubt, or the card belongs to
+            another row.
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """

@@ -1,4 +1,4 @@
-"""The work of one call: it takes the rows that are to be sent, runs them, and gives them back."""
+"""The work of one call: it takes the rows to be sent, runs them, and releases them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ R = TypeVar("R")
 
 _POLL_SECONDS: Final = 0.5
 _MOST_LOSSES: Final = 10
-"""How often a call may lose its part before it ends."""
+"""How often a call may lose its part before it raises."""
 _FEW: Final = 32
-"""A run with so many rows has a worker for each."""
+"""A run with at most so many rows sends them all at once."""
 _MOST_ABANDONED: Final = 200
-"""How many parts that workers have left are completed together."""
+"""How many abandoned parts are completed together."""
 _HELD: Final = "SELECT {held} AS is_held, lease_until - {clock} AS rest, size, in_doubt FROM boardclient_parts WHERE part = ?"
 
 Progress = Callable[[BulkProgress], object]
@@ -53,7 +53,7 @@ Progress = Callable[[BulkProgress], object]
 
 @attrs.frozen
 class WorkOptions:
-    """How a worker works: the options of `import_part` and `reconcile`, which describe them, with their checks."""
+    """The checked options of `import_part`, `import_batch` and `reconcile`, which describe them."""
 
     concurrency: int | None = None
     lease: float = LEASE_SECONDS
@@ -61,9 +61,9 @@ class WorkOptions:
     on_progress: Progress | None = None
     probe: bool = True
     settle: float | None = None
-    """None: as the job says."""
+    """None: the job's."""
     ends_at: float | None = None
-    """When the call ends, on the loop's clock, whatever the service does."""
+    """When the call ends at the latest, on the loop's clock."""
 
     def __attrs_post_init__(self) -> None:
         check_count(self.concurrency, "concurrency")
@@ -83,7 +83,7 @@ class WorkOptions:
 
 @attrs.frozen
 class _Taken:
-    """What a call may do about some rows now: those of its lease, or none while another worker has them."""
+    """The rows that a call may send or settle now. It has no lease while another worker holds them."""
 
     rows: Sequence[StoredRow]
     lease: Lease | None = None
@@ -92,12 +92,12 @@ class _Taken:
     is_over: bool = False
     """Whether nothing is left to do."""
     rest: float = 0.0
-    """How many seconds another worker may keep them."""
+    """For how many seconds another worker may still hold them."""
 
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """The call of a worker for a job."""
+    """A call of a worker for a job."""
 
     worker: Worker
     job: Job
@@ -112,7 +112,7 @@ class Task:
     # --- batches and parts
 
     async def store(self, key: str, drafts: Sequence[CardDraft]) -> Batch:
-        """Store a batch, and take its part if it is new. Wait while another worker has rows whose content is to be replaced.
+        """Store a batch, and take its part if it is new. Wait while another worker holds rows whose content is to be replaced.
 
         Raises:
             JournalError: the ledger has other rows, or the job is drained.
@@ -143,7 +143,7 @@ class Task:
         """Return whether the job takes no work.
 
         Raises:
-            JournalError: it is gone, or another one has its place: nothing more is sent, and no card gets its secret.
+            JournalError: the job is gone, or another job has its number.
         """
         statement = "SELECT is_draining FROM boardclient_jobs WHERE job = ? AND secret = ?"
         is_draining = connection.value(statement, self.stored.job, self.stored.secret)
@@ -155,7 +155,7 @@ class Task:
         return bool(is_draining)
 
     async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
-        """Send what is to be sent of a batch, wait for what others send, and return what became of its rows."""
+        """Send the due rows of a batch, wait for those that other workers send, and return the results of all."""
         index_of = {row.seq: index for index, row in enumerate(batch.rows)}
         parts: dict[int, list[int]] = {} if batch.part is None else {batch.part: []}  # its own first, then those of others
         for row in sorted(batch.rows):
@@ -173,7 +173,7 @@ class Task:
                 rows = await self.database.query(lambda connection: rows_by_number(connection, numbers))  # noqa: B023 -- awaited
                 if any(row.state in {"waiting", "logged", "undone"} for row in rows):
                     raise
-                left, report, found = rows, BulkReport(), []  # what is known of them was known before
+                left, report, found = rows, BulkReport(), []  # all results are from before
             for row in left:
                 index = index_of[row.seq]
                 results[index] = result_of(index, drafts[index], row.outcome, is_earlier=True)
@@ -194,7 +194,7 @@ class Task:
         owner: str,
         is_again: bool,
     ) -> _Taken:
-        """Take those of some rows of a part that are to be sent, within a transaction."""
+        """Take the rows of a part that are due, among those with the numbers, within a transaction."""
 
         def is_due(row: StoredRow) -> bool:
             is_refused = row.state == "failed" and not is_again  # by an earlier call, or by the one that had it until now
@@ -216,7 +216,7 @@ class Task:
         return _Taken(rows, lease, is_due)
 
     async def run_planned(self, part: int) -> None:
-        """Run the rows of a planned part that wait, and those that have failed if it is open.
+        """Run the waiting rows of a planned part, and the failed ones if the part is open.
 
         Raises:
             JournalError: the ledger has no such part, or its plan was interrupted.
@@ -235,7 +235,7 @@ class Task:
                 await self._hold(choose)
 
     async def complete_abandoned(self) -> None:
-        """Send the rows that workers have taken up and no longer hold."""
+        """Send the rows of parts that workers have taken and no longer hold."""
         statement = (
             "SELECT part FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND epoch > 0 AND NOT {held}"
             " ORDER BY part LIMIT ?"
@@ -256,7 +256,7 @@ class Task:
     # --- the end of a job
 
     async def close_at_end(self) -> None:
-        """Reconcile a planned job once none of its parts has rows to send, unless that was done."""
+        """Reconcile a planned job if none of its parts has rows to send, unless that was done before."""
         numbers = [str(part) for part in self.job.parts if part != CLOSING]
         open_parts = "SELECT count(*) FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND key {in ?}"
 
@@ -271,13 +271,13 @@ class Task:
                 await self._hold(partial(self._take_doubts, is_over))
 
     async def close(self) -> BulkReport:
-        """Settle the rows in doubt that no other worker has, and return the report of the run."""
+        """Settle the rows in doubt that no other worker holds, and return the report of the run."""
         return (await self._hold(partial(self._take_doubts, lambda connection: False)))[1]
 
     def _take_doubts(
         self, is_over: Callable[[Connection], bool], connection: Connection, *, owner: str, is_again: bool
     ) -> _Taken:
-        """Take the right to reconcile the job, and its rows that are in doubt or have failed, within a transaction."""
+        """Take the right to reconcile the job, and its rows in doubt and failed rows, within a transaction."""
         if is_over(connection):
             return _Taken([], is_over=True)
         parts = {row.seq // PLACES for row in connection.fetch(OPEN_ROWS, self.stored.job)}
@@ -293,14 +293,14 @@ class Task:
     async def _hold(
         self, choose: Callable[..., _Taken], first: _Taken | None = None
     ) -> tuple[Sequence[StoredRow], BulkReport, list[tuple[StoredRow, CardResult]]]:
-        """Run what `choose` takes, again if it is lost, and wait while another worker has it.
+        """Run the rows that `choose` takes. Take them again if the lease is lost, and wait while another worker holds them.
 
-        Return the rows that were left as they are, the report of the run, and the results of the others.
+        Return the rows that were not due, the report of the run, and the results of the others.
 
         Raises:
             DrainedError: the job is drained.
-            HeldElsewhereError: another worker has the rows for longer than the call may wait.
-            LeaseLostError: they were lost again and again: the machine stands still for longer than a lease.
+            HeldElsewhereError: another worker holds the rows for longer than the call may wait.
+            LeaseLostError: the lease was lost again and again: the machine stops for longer than a lease.
         """
         pause, losses, is_again = _Pause(self.options.patience), 0, False
         while True:
@@ -312,7 +312,7 @@ class Task:
                 pause.end()
                 try:
                     return await self._run(taken, taken.lease)
-                except LeaseLostError:  # another worker may have them now, or this one takes them again
+                except LeaseLostError:  # another worker may have taken them, or this one takes them again
                     losses += 1
                     if losses == _MOST_LOSSES:
                         raise
@@ -324,7 +324,7 @@ class Task:
                 await pause.take(f"another worker has rows of {self.job.name!r}", taken.rest)
 
     async def _take(self, choose: Callable[[Connection], _Taken]) -> _Taken:
-        """Take rows by some work in a transaction. A caller that is cancelled meanwhile gives them back."""
+        """Take rows in a transaction. If the caller is cancelled meanwhile, they are released."""
         taken: list[_Taken] = []
         try:
             return await self.database.change(choose, on_commit=taken.append)
@@ -337,7 +337,7 @@ class Task:
     async def _run(
         self, taken: _Taken, lease: Lease
     ) -> tuple[Sequence[StoredRow], BulkReport, list[tuple[StoredRow, CardResult]]]:
-        """Run the rows of a lease, record their end, and give them back."""
+        """Run the rows of a lease, record their results, and release them."""
         rows, left = [row for row in taken.rows if taken.due(row)], [row for row in taken.rows if not taken.due(row)]
         is_fresh = lease.is_fresh
         ledger = StoredLedger(self.database, lease, self.stored, rows, is_fresh=is_fresh)
@@ -351,7 +351,7 @@ class Task:
             if not lease.is_returned:
                 await self._give_back(lease)
         if report.audit_error is not None and not lease.is_of_job and any(row.state == "failed" for row in rows):
-            raise report.audit_error  # refused rows are not sent again unread
+            raise report.audit_error  # refused rows are not sent again before the board was read
         if len(results) < len(rows):
             raise self.drained() if lease.is_draining else late(Effect.NOT_SENT)
         return left, report, [(rows[result.index], result) for result in results]
@@ -360,7 +360,7 @@ class Task:
         self, lease: Lease, ledger: StoredLedger, rows: Sequence[StoredRow]
     ) -> tuple[BulkReport, list[CardResult]]:
         """Run rows, and record the end of the run."""
-        # The board is read for rows that are in doubt or were refused. The others are left to `reconcile` if they are lost.
+        # The board is read for rows that are in doubt or were refused. If other rows are lost, `reconcile` settles them.
         reads = lease.is_of_job or any(row.age is not None and row.state != "waiting" for row in rows)
         drafts = [row.draft for row in rows]
         lists = {draft.list_id for draft in drafts}
@@ -382,7 +382,7 @@ class Task:
         run = BulkRun(self.pipeline, drafts, options, listeners)
         watch = _Watch(run, self.options.patience)
         ledger.report, lease.on_drain = (lambda: run.report), run.stop
-        if lease.is_draining:  # since before it had a run
+        if lease.is_draining:  # it was drained before it had a run
             run.stop()
         ends_at = self.options.ends_at
         end = End(None if ends_at is None else ends_at - asyncio.get_running_loop().time())
@@ -399,7 +399,7 @@ class Task:
         return run.report, results
 
     async def _settle(self) -> float | None:
-        """Return for how long rows in doubt are not judged: the job's time, which may be another one since it was bound."""
+        """Return the time to settle of the call or of the job, which may have changed since the job was bound."""
         if self.options.settle is not None:
             return self.options.settle
         (found,) = await self.database.read("SELECT options FROM boardclient_jobs WHERE job = ?", self.stored.job)
@@ -407,8 +407,8 @@ class Task:
         return settle
 
     async def _give_back(self, lease: Lease, rows: Sequence[StoredRow] = ()) -> None:
-        """Let another worker have what a lease holds. Rows that were logged with it, and not taken, were not sent."""
-        with contextlib.suppress(JournalError):  # then it ends by itself
+        """End a lease. `rows` were logged with it and not sent, which is recorded."""
+        with contextlib.suppress(JournalError):  # then it runs out
             if lease.is_fresh and rows:
                 await StoredLedger(self.database, lease, self.stored, rows, is_fresh=True).aclose()
             await lease.give_back(self.database)
@@ -425,13 +425,13 @@ class DrainedError(JournalError):
 
 @attrs.define
 class _Pause:
-    """The pauses of a call that waits for another worker, for so many seconds in a row at most."""
+    """The pauses of a call that waits for another worker, for at most `patience` seconds in a row."""
 
     patience: float | None
     _since: float | None = None
 
     def end(self) -> None:
-        """Note that it waits no more."""
+        """Note that the call no longer waits."""
         self._since = None
 
     async def take(self, why: str, rest: float | None = None) -> None:
@@ -451,7 +451,7 @@ class _Pause:
 
 @attrs.define
 class _Watch:
-    """Ends a run that waits for longer than its call may: for a service that accepts nothing, or that asks to wait."""
+    """Ends a run that waits for longer than its call may, for a service that accepts nothing or asks for a pause."""
 
     run: BulkRun
     patience: float | None
@@ -460,7 +460,7 @@ class _Watch:
     _timer: asyncio.TimerHandle | None = None
 
     def _look(self, patience: float) -> None:
-        """Look whether the run waits, some times in the seconds that it may."""
+        """Check whether the run waits, several times within `patience`."""
         loop, progress = asyncio.get_running_loop(), self.run.progress
         is_waiting = progress.waiting_for in {"outage", "retry-after", "refusals"} and progress.phase != "waiting"
         self._since = (self._since or loop.time()) if is_waiting else None
@@ -468,7 +468,7 @@ class _Watch:
             rest = patience - (loop.time() - self._since)
             ends_at = progress.wait_ends_at
             seconds = 0.0 if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
-            if max(seconds, 1e-3) > rest:  # also where the pause that is left is longer than the call waits
+            if max(seconds, 1e-3) > rest:  # also if the pause that is left exceeds the rest
                 self.error = BoardClientError(f"{progress.status}: the part is given back")
                 self.error.retry_at = ends_at
                 self.run.stop()

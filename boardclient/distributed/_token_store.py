@@ -1,4 +1,4 @@
-"""The token store of all processes of several hosts, in a database."""
+"""The token store in a database, for the processes of several hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EMPTY: Final = (
 _FIND: Final = (
     "SELECT generation, deletion, token, expires_at, holder, since, until FROM boardclient_tokens WHERE account = ? {for update}"
 )
-"""The row of no service, which earlier versions wrote. It is there for each account: to lock it is to lock the account."""
+"""The row without a service, which earlier versions wrote. Each account has one, and locking it locks the account."""
 _FIND_OF_SERVICES: Final = (
     "SELECT service, generation, deletion, token, expires_at, holder, since, until FROM boardclient_service_tokens"
     " WHERE account = ?"
@@ -54,9 +54,9 @@ _STORE_OF_SERVICE: Final = (
 class SqlTokenStore(AccountStore):
     """Keep tokens in a database, for all processes and hosts that reach it. There is one renewal per account for all of them.
 
-    Tokens are stored as they are: `EncryptedTokenStore` around it encrypts them. Leases end on the clock of the server, and in a
-    file on one that no change of the time of day moves. A connection is opened for each step and closed after it, so there is
-    nothing to close, and any event loop may use the store. It can be pickled: only its place travels.
+    Tokens are stored in plain text, unless `EncryptedTokenStore` wraps the store. Leases are timed by the clock of the server, or
+    in a file by one that ignores changes of the time of day. A connection is opened for each step and closed after it, so there
+    is nothing to close, and any event loop may use the store. It can be pickled: only its location is.
 
     Args:
         url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
@@ -83,7 +83,7 @@ class SqlTokenStore(AccountStore):
             if not self._is_ready:
                 await self._database.create(_TABLES)
                 self._is_ready = True
-            # A step tells by what it finds whether it was done before: the end of a transaction that was lost says nothing.
+            # Not repeatable: a step that was done by a commit whose response was lost would have another result.
             step = partial(self._step, account=account, service=service, change=change)
             return await self._database.change(step, is_repeatable=False)
         except JournalError as error:
@@ -99,7 +99,7 @@ class SqlTokenStore(AccountStore):
         if found is None:
             raise CredentialError(f"the token store {self._database.where} is damaged: delete the row of its account")
         known = {name: record for name, record in found.items() if name or record != AccountRecord()}
-        # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
+        # The time is taken under the lock: an earlier time may be before a lease that another worker just took.
         result, after = changed(known, service, change, connection.now())
         if "" in known and "" not in after:
             connection.run(_STORE, *AccountRecord().to_row(), account)

@@ -1,4 +1,4 @@
-"""The calls that workers make for a job: a part, a batch, a reference, and what settles the rows in doubt."""
+"""The calls of workers: they import a part, a batch or the card of a reference, or reconcile the job."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ async def import_part(
 ) -> None:
     """Create the cards of a part, and settle the whole job if it is the last one.
 
-    It can be called any number of times, anywhere and at once: one worker holds a part, others wait until it is done or its
-    lease has ended. A worker that is suspended for longer sends nothing when it wakes up.
+    It can be called any number of times, anywhere and at once: one worker holds a part, and others wait until it is done or its
+    lease has ended. A worker that was suspended for longer than its lease sends nothing when it wakes up.
 
     Args:
         job: The job, as `plan` returned it.
         part: One of `job.parts`.
-        session: The session to use. By default one is made by `AsyncSession.from_env()`, so that no credential travels. For a job
-            with an account it signs with the token that `SqlTokenStore` has for it in the ledger's database, and renews it as
-            `BOARDCLIENT_CLIENT_ID` and the other variables of `SignIn.from_env` say. If it has no limiter, all workers with this
-            account share one pace.
+        session: The session to use. By default `AsyncSession.from_env()` makes one, so that no credential travels. If the job has
+            an account, it uses the token of this account that `SqlTokenStore` keeps in the ledger's database, and renews it with
+            `BOARDCLIENT_CLIENT_ID` and the other variables of `SignIn.from_env`. If the session has no limiter, all workers with
+            this account share one pace.
         concurrency: As in `create_many`.
-        lease: The seconds after which the part of a worker that has died is taken over. A number below 10 counts as 10.
+        lease: The seconds after which the part of a dead worker is taken over. A number below 10 counts as 10.
         patience: How many seconds in a row it may wait for a service that accepts nothing, for a pause that the service asks for,
-            or for another worker. Then the part is given back, and the error's `retry_at` says when to call again, if that is
-            known. None (default): as long as it takes.
+            or for another worker. After that the part is released, and the error's `retry_at` says when to call again, if that is
+            known. None (default): without limit.
         on_progress: Called with the progress of the part.
         probe: As in `create_many`, for the rows that are settled at the end of the job.
 
     Raises:
-        TypeError: `lease` or `patience` is no number.
+        TypeError: `lease` or `patience` is not a number.
         ValueError: `concurrency`, `lease` or `patience` is out of range.
         JournalError: the ledger can't be used, or belongs to another service or account, or the job has no such part.
-        ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
+        ConsentRequired: the account's user has to sign in. The part is released, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
     options = WorkOptions(concurrency, lease, patience, on_progress, probe)
@@ -122,17 +122,17 @@ async def import_batch(
 ) -> BulkReport:
     """Create the cards of a batch once, however often and wherever it is called.
 
-    A row with a reference is one card of the job, whatever call, batch or worker brings it. A row without one is known by the key
-    of its batch and its position there. The first call stores the rows, and later ones resume them. On return the ledger owns
-    them: each has a card, failed, or is in doubt until `reconcile` settles it. They need not be delivered again. A row that
-    another call has is waited for. A later call sends failed rows again, if the board shows no cards of theirs.
+    A row with a reference is one card of the job, whichever call, batch or worker delivers it. A row without one is identified by
+    the key of its batch and its position there. The first call stores the rows, and later ones resume them. On return the ledger
+    owns the rows, and they need not be delivered again: each has a card, failed, or is in doubt until `reconcile` settles it. The
+    call waits for rows that another call sends. A later call sends failed rows again, if the board does not show their cards.
 
-    What was never created may be corrected: the content of a row that was not sent, or was refused, is replaced.
+    The content of a row that was not sent, or was refused, may be corrected: it is replaced.
 
     Args:
         job: The job, as `open_job` returned it.
-        key: What is the same each time these rows are delivered, such as the number of a partition. A key may come with other
-            rows if all have references. None: the digest of the rows, each of which needs a reference.
+        key: A text that is the same each time these rows are delivered, such as the number of a partition. A key may come with
+            other rows if all have references. None: the digest of the rows, each of which needs a reference.
         rows: The cards to create, as in `create_many`.
         session: As in `import_part`.
         concurrency: As in `create_many`.
@@ -147,7 +147,7 @@ async def import_batch(
         TypeError: an argument has the wrong type.
         ValueError: an argument is out of range, or a reference comes twice.
         JournalError: the ledger can't be used, belongs to another service or account, or is drained; the key has other rows; or
-            rows that exist, or may exist, have other content, of which the message names each reference. Nothing was stored.
+            rows whose cards exist or may exist have other content, and the message names them. Nothing was stored.
         ConsentRequired: the account's user has to sign in. Another call resumes the batch.
         BoardClientError: the run ended early. Another call resumes the batch.
     """
@@ -163,7 +163,7 @@ async def run_batch(
     *,
     settles: bool = False,
 ) -> tuple[BulkReport, list[CardResult]]:
-    """Do what `import_batch` does, and return the results as well. If it `settles`, so are the rows in doubt of this batch."""
+    """Do what `import_batch` does, and return the results as well. With `settles`, rows in doubt of this batch are settled."""
     drafts = check_rows(rows)
     name = key_of(drafts) if key is None else check_text(key, "key")
     async with _task(job, session, options) as task:
@@ -174,7 +174,7 @@ async def run_batch(
 
 
 async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = True) -> BulkReport:
-    """Settle the rows of a job that are in doubt, and audit the whole. Call it at any time, as often as you like.
+    """Settle the rows of a job that are in doubt, and audit the job. Call it at any time, as often as you like.
 
     Parts and batches whose workers have died are completed first. Then rows in doubt are settled by the rules of `create_many`
     with `unknown="reconcile"`: found, or proven absent and sent, or unknown.
@@ -185,7 +185,7 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
         probe: As in `create_many`.
 
     Returns:
-        The report of the job. Its `problems` are the rows that failed or are unknown, its `audit` what the board showed.
+        The report of the job. Its `problems` are the rows that failed or are unknown, its `audit` is what the board showed.
 
     Raises:
         JournalError: the ledger can't be used, belongs to another service or account, or the job is drained.
@@ -218,7 +218,7 @@ async def create_once(
     *,
     probe: bool,
 ) -> Card:
-    """Create the card of a reference as a batch of one, or return it. A card in doubt is settled, and no other row.
+    """Create the card of a reference as a batch of one, or return it. If the card is in doubt, only its row is settled.
 
     `times` are `settle` and `patience` of `cards.create`, which describes them.
     """
@@ -259,13 +259,13 @@ async def create_once(
 
 
 def _name_cause(error: BoardClientError, failure: BoardClientError | None) -> None:
-    """Begin the message of an error with what broke."""
+    """Begin the message of an error with that of the failure that caused it."""
     if failure is not None and failure.message not in error.message:
         error.message = f"{failure.message}; {error.message}"
 
 
 async def _candidates(worker: Worker, job: Job, reference: str) -> tuple[str, ...]:
-    """Return the cards that may be that of a reference."""
+    """Return the identifiers of the cards that may belong to a reference."""
     found = await worker.database.read(
         "SELECT o.resembling FROM boardclient_rows AS r JOIN boardclient_outcomes AS o ON o.seq = r.seq"
         " JOIN boardclient_jobs AS j ON j.job = r.job WHERE j.name = ? AND r.ref = ?",
@@ -276,7 +276,7 @@ async def _candidates(worker: Worker, job: Job, reference: str) -> tuple[str, ..
 
 
 async def _shown(pipeline: Pipeline, card: Card, reference: str) -> Card:
-    """Return the card of a reference as it is now, or its identifier alone if it can't be read.
+    """Return the card of a reference as it is now, or only its identifier if it can't be read.
 
     Raises:
         NotFoundError: it is deleted.
@@ -287,7 +287,7 @@ async def _shown(pipeline: Pipeline, card: Card, reference: str) -> Card:
         add_words(error, f"the card {card.id} of the reference {reference!r} was created, and is deleted or out of reach")
         error.effect, error.repeatable = Effect.DONE, False
         raise
-    except BoardClientError:  # it would say that nothing was created
+    except BoardClientError:  # raising it would mean that nothing was created
         return card
     return shown if shown.id == card.id else card
 
@@ -298,7 +298,7 @@ async def _task(job: Job, session: AsyncSession | Pipeline | None, options: Work
         try:
             pipeline = worker.pipeline(job, session)
             yield Task(worker=worker, job=job, pipeline=pipeline, stored=await worker.bind(job, pipeline), options=options)
-        except ConsentRequired:  # all parts wait for the user: the next call that runs one opens it
+        except ConsentRequired:  # all parts wait for the user, and the next call that runs one opens it
             statement = (
                 "UPDATE boardclient_parts SET state = 'consent' WHERE in_doubt IS NULL AND state = 'open' AND NOT {held}"
                 " AND job = (SELECT job FROM boardclient_jobs WHERE name = ?)"

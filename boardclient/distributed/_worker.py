@@ -1,4 +1,4 @@
-"""What a process keeps for a ledger: connections, sessions, paces, and what it knows of jobs."""
+"""The connections, sessions, paces and jobs that a process keeps for a ledger."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from boardclient.store._tables import LEDGER
 T = TypeVar("T")
 
 _KEPT_SECONDS: Final = 10.0
-"""How long connections and sessions are kept that nothing uses."""
+"""How long unused connections and sessions are kept."""
 
 
 class Worker:
-    """The means of a process to run parts of a ledger, on one event loop. It closes when nothing has used it for a while.
+    """The resources with which a process runs parts of a ledger, on one event loop. They are closed when unused for a while.
 
-    All parts that a process runs have one connection pool, and one pace for each account.
+    All parts that a process runs share one connection pool, and one pace for each account.
     """
 
     def __init__(self, ledger: str, *, creates: bool) -> None:
         self.database = Database(ledger, is_known=not creates)
         self.users = 0
         self.opened: dict[tuple[str, str], Job] = {}
-        """The jobs that were opened here, by the names that were asked for and their options."""
+        """The jobs that were opened here, by the requested names and options."""
         self._loop = asyncio.get_running_loop()
         self._used_at = 0.0
         self._file = _file_of(self.database)
@@ -60,26 +60,26 @@ class Worker:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, and its file the one that the path names."""
+        """Whether it is open, and the path still names its file."""
         return not self._keeper.done() and self._file == _file_of(self.database)
 
     async def enter(self) -> None:
-        """Begin to use it.
+        """Prepare the database for another user of this worker.
 
         Raises:
-            JournalError: another version of boardclient made the tables, or there are none.
+            JournalError: the tables are of another version of boardclient, or there are none.
         """
         if not self._is_checked:
             await (self.database.create(LEDGER) if self._creates else self.database.check(LEDGER))
             self._is_checked, self._file = True, _file_of(self.database)
 
     def leave(self) -> None:
-        """Note that one user has gone."""
+        """Note that a user has left."""
         self.users -= 1
         self._used_at = self._loop.time()
 
     async def _keep(self) -> None:
-        """Close when nothing has used it for a while, or when the loop ends, which cancels this."""
+        """Close when unused for a while, or when the loop ends, which cancels this task."""
         try:
             while self.users or self._loop.time() < self._used_at + _KEPT_SECONDS:  # noqa: ASYNC110 -- nothing is waited for
                 await asyncio.sleep(_KEPT_SECONDS)
@@ -92,14 +92,14 @@ class Worker:
                 await self.database.aclose()
 
     def abandon(self) -> None:
-        """End its threads and connections, once its event loop was closed."""
+        """Close its threads and connections after its event loop was closed."""
         self.database.abandon()
 
     def pipeline(self, job: Job, session: AsyncSession | Pipeline | None) -> Pipeline:
-        """Return what makes the calls: a session's pipeline, or that of one made from the environment, with the shared pace.
+        """Return the pipeline of a session, or of one made from the environment, with the shared pace if it has no limiter.
 
         Raises:
-            TypeError: the session is something else.
+            TypeError: the session is not an AsyncSession.
             ValueError: a variable is not set.
         """
         if session is None:
@@ -128,13 +128,13 @@ class Worker:
         return OAuthCredentials(**values, key=optional("BOARDCLIENT_KEY"), store=store, account=account)
 
     async def bind(self, job: Job, pipeline: Pipeline) -> StoredJob:
-        """Bind a job to a service and account, and read the cards before it, once.
+        """Bind a job to a service and account, and read the cards that exist before it. Both are done once.
 
         Raises:
             JournalError: the ledger can't be used, has no such job, or it belongs to another service, account or board.
             BoardClientError: the board could not be read.
         """
-        async with self._binding:  # a hundred first calls at once read the board once
+        async with self._binding:  # many first calls at once read the board once
             known = self._bound.get(job.name)
             if known is None or known.identity != _identity(job, pipeline, marker=known.marker):
                 known = self._bound[job.name] = await self._bind(job, pipeline)
@@ -160,7 +160,7 @@ class Worker:
                     baseline=IdSet(ids),
                     listed_before=len(ids),
                 )
-            # What another worker has stored meanwhile stays: it was read before that worker sent anything.
+            # What another worker stored meanwhile stays: it read the board before it sent anything.
             ids = sorted({card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))})
             before = zlib.compress(json.dumps(ids).encode(), 1)
             statement = "UPDATE boardclient_jobs SET baseline = ?, identity = ? WHERE job = ? AND baseline IS NULL"
@@ -172,7 +172,7 @@ def _identity(job: Job, pipeline: Pipeline, *, marker: bool) -> str:
 
 
 def _file_of(database: Database) -> tuple[int, int] | None:
-    """Return what tells a file from another that has its path later."""
+    """Return what distinguishes a file from one that has its path later."""
     if not database.is_file:
         return None
     try:
@@ -187,7 +187,7 @@ _workers: Final[dict[asyncio.AbstractEventLoop, dict[str, Worker]]] = {}
 
 @contextlib.asynccontextmanager
 async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Worker, None]:
-    """Give the worker of this process for a ledger, which may have to be created.
+    """Yield the worker of this process for a ledger, which may have to be created.
 
     Raises:
         JournalError: the ledger can't be used.
@@ -208,11 +208,11 @@ async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Wo
         worker.leave()
 
 
-# --- from plain functions
+# --- calls from plain functions
 
 
 class _Loop:
-    """An event loop in a thread, for calls from plain functions. All calls of a process share it, and so its worker."""
+    """An event loop in a thread, for calls from plain functions. All calls of a process share it, and so the worker."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -252,7 +252,7 @@ _lock: Final = threading.Lock()
 
 
 def run_here(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the loop of this process that is kept for plain functions."""
+    """Run a coroutine on the event loop that this process keeps for plain functions."""
     global _loop
     with _lock:
         if _loop is None or _loop.pid != os.getpid():

@@ -57,7 +57,7 @@ class DaskRun:
         on_progress: Called with the progress of the whole.
 
     Raises:
-        TypeError: `lease` is no number.
+        TypeError: `lease` is not a number.
         ValueError: an argument is out of range, or tasks would travel to another host in clear text.
     """
 

@@ -270,7 +270,7 @@ def check_seconds(value: float, name: str, expected: str = "a number of seconds"
     """Return the number if clocks can add it. Errors call it `name`.
 
     Raises:
-        TypeError: it is no number, or a Decimal, which can't be added to a float.
+        TypeError: it is not a number, or a Decimal, which can't be added to a float.
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")

@@ -95,7 +95,7 @@ def find_zone(name: str) -> tzinfo:
     except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
         if not available_timezones():
             raise ValueError("this machine has no time zone data but UTC: pip install tzdata") from None
-        raise ValueError(f"{name!r} is no time zone; names are like Europe/Berlin or UTC") from None
+        raise ValueError(f"{name!r} is not a time zone; names are like Europe/Berlin or UTC") from None
 
 
 def configured_zone() -> tzinfo | None:
@@ -119,7 +119,7 @@ def moment_of(value: object, zone: tzinfo | None = None, /) -> datetime:
 
     Raises:
         TypeError: it is something else, such as a number.
-        ValueError: it is no date.
+        ValueError: it is not a date.
     """
     if isinstance(value, datetime):
         return value

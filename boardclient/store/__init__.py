@@ -1,1 +1,1 @@
-"""Where tokens, paces and what became of rows are kept for several processes."""
+"""The databases that several processes share: ledgers of rows, tokens and paces."""

@@ -1,6 +1,6 @@
-"""The clock of a database in a file: seconds that neither a suspension nor a change of the time of day moves.
+"""The clock of a database in a file. It counts a suspension, and ignores changes of the time of day.
 
-It begins anew with each boot of the machine, at a number that is above all of earlier boots. So a lease of another boot is over.
+Each boot of the machine begins at a number above those of all earlier boots, so a lease of an earlier boot has ended.
 """
 
 from __future__ import annotations

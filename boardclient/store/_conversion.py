@@ -1,4 +1,4 @@
-"""Ledgers of format 2, which had the rows of a part as one value, and what became of them as events."""
+"""Converts ledgers of format 2, in which all rows of a part were one value, and their outcomes a log of events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from boardclient.store._rows import LOGGED, close_part, digest_rows, dump_conten
 _OLD: Final = ("jobs", "parts", "events", "probes")
 _CLOSING: Final = -1
 _LONGEST_LEASE_SECONDS: Final = 3600.0
-"""A lease that ends later was taken by a clock that was set back since."""
+"""If a lease ends later than this, the clock was set back since, and it is over."""
 _ROW: Final = (("seq", int), ("job", int), ("ref", str), ("content", str), ("marker", int))
 _OUTCOME: Final = (("seq", int), ("job", int), ("state", str), ("detail", str), ("at", "{clock}"))
 
 
 def convert(connection: Connection, statements: Sequence[str]) -> None:
-    """Convert the tables of a ledger within a transaction. The old ones get other names, so that old workers fail.
+    """Convert the tables of a ledger within a transaction. The old tables are renamed, so that workers of old versions fail.
 
     Every row keeps the number of its marker.
 
@@ -71,7 +71,7 @@ def _convert_job(connection: Connection, job: Any) -> None:
 
 
 def _planned(parts: Sequence[Any]) -> Iterator[tuple[str, Any, list[tuple[int, CardDraft]]]]:
-    """Yield planned rows in parts as they are planned now: the last rows are those of the last part, and no part of their own."""
+    """Yield planned rows in parts as they are planned now. The last rows were a part of their own, and belong to the last one."""
     rows = [row for part in parts for row in _drafts(part)]
     ordinary = [part for part in parts if part.part != _CLOSING] or [*parts]
     size = ordinary[0].size if len(ordinary) > 1 else max(1, len(rows))

@@ -1,6 +1,6 @@
 """Databases that processes share: a SQLite file or PostgreSQL.
 
-Nothing here knows what is in the tables, but for their format.
+This module knows the format of the tables, and nothing of their content.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from boardclient.store._location import checked_location, conninfo_of, is_behind
 T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 60.0
-"""How long a database that was reached before may be away."""
+"""For how long a database that was reached before may be unreachable."""
 _THREADS: Final = 5
 """How many connections to a server work at once."""
 _FORMATS: Final = "CREATE TABLE IF NOT EXISTS boardclient_format (format INTEGER PRIMARY KEY)"
 _FORMAT: Final = "SELECT format FROM boardclient_format"
 _LOCK: Final = "SELECT pg_advisory_xact_lock(20260101)"
-"""Two creations at once would meet in the catalogue."""
+"""Without it, two processes that create the tables at once would conflict in PostgreSQL's catalogue."""
 _of_parents: Final[list[Connection]] = []
-"""The connections that forks have left. They are never closed, which would end them for the parents."""
+"""The connections that a fork inherited. They are never closed, which would close them for the parent."""
 
 
 @attrs.frozen
@@ -43,9 +43,9 @@ class Tables:
     """The tables of a module, which may share a database with those of others.
 
     Args:
-        statements: They create what is not there.
-        format: Of the database, None if these tables have none.
-        convert: Changes the tables of an earlier format in a transaction, and raises a `JournalError` if it can't.
+        statements: Create the tables that are missing.
+        format: The format of the database, None if these tables have none.
+        convert: Converts the tables of an earlier format within a transaction, or raises a `JournalError`.
     """
 
     statements: tuple[str, ...]
@@ -55,24 +55,24 @@ class Tables:
 
 @attrs.define
 class _Step(Generic[T]):
-    """A try to do some work, and what became of it."""
+    """An attempt to do some work, and its result."""
 
     work: Callable[[Connection], T]
     kind: Literal["statement", "reads", "changes"]
     connection: Connection | None = None
-    """The one that it uses."""
+    """The connection in use."""
     result: T | None = None
     failure: str | None = None
     may_pass: bool = False
-    """Whether the same may work in a moment."""
+    """Whether another attempt may succeed in a moment."""
     is_busy: bool = False
-    """Whether another connection has kept a file locked."""
+    """Whether another connection kept the file locked."""
     is_ending: bool = False
-    """Whether all was done but the end of the transaction."""
+    """Whether all was done but the commit."""
     is_done: bool = False
     """Whether the transaction is committed."""
     is_broken: bool = False
-    """Whether the connection can't be used any more."""
+    """Whether the connection can no longer be used."""
 
     def take(self, connection: Connection) -> None:
         if self.kind == "statement":
@@ -87,29 +87,29 @@ class _Step(Generic[T]):
         except BaseException:
             try:
                 connection.rollback()
-            except Exception:  # what came before says more
+            except Exception:  # the first error says more
                 self.is_broken = True
             raise
         self.is_done = True
 
     def give_up(self) -> None:
-        """End a wait for a server that does not answer."""
+        """Stop waiting for a server that does not respond."""
         if self.connection is not None:
             self.connection.give_up()
 
 
 class Database:
-    """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
+    """The connections of one event loop to a ledger. The object that opened it closes it.
 
-    What is done with a connection is a plain function, so that nothing else is awaited in it, and runs in a thread: one for a
-    file, a few for a server. While the database can't be reached, all is tried again, for up to a minute, once it was reached
-    before.
+    Work with a connection is a plain function, which can't await anything else. It runs in a thread: one for a file, a few for a
+    server. If a database that was reached before becomes unreachable, the work is tried again for up to a minute.
 
     Args:
-        where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
-            `?pooler=transaction` is for a pooler that gives a connection to each transaction.
-        is_durable: Whether the end of a transaction waits for the disk.
-        is_known: Whether it was reached before, by another process.
+        where: The path of a SQLite file, or `postgresql://…` without a password, which libpq takes from PGPASSWORD or the
+            password file. `?pooler=transaction` says that a pooler in transaction mode stands in between.
+        keeps_connections: Whether idle connections are kept open.
+        is_durable: Whether a commit waits for the disk.
+        is_known: Whether another process has reached the database before.
 
     Raises:
         ValueError: the URL can't be used, or holds a password.
@@ -125,7 +125,7 @@ class Database:
         self._keeps_connections, self._is_known = keeps_connections, is_known
         self._connect: Callable[[], Connection]
         self._errors: tuple[type[Exception], ...] = ()
-        """Those of the driver of a server, which `_tell` puts into words."""
+        """The errors of the server's driver, which `_tell` puts into words."""
         if self.is_file:
             _sqlite.check_version()
             self._connect = partial(_sqlite.connect, Path(self.where), is_durable=is_durable)
@@ -147,13 +147,13 @@ class Database:
         return 1 if self.is_file else _THREADS
 
     def _begin_process(self) -> None:
-        """Leave threads and connections to the process from which this one was forked."""
+        """Leave the threads and connections to the parent process, after a fork."""
         self._threads, self._process = ThreadPoolExecutor(self._most), os.getpid()
         _of_parents.extend(self._idle)
         self._idle.clear()
 
     async def read(self, sql: str, *values: object) -> list[Any]:
-        """Return the rows of one statement. It keeps no other connection waiting.
+        """Return the rows of one statement. No other connection waits for it.
 
         Raises:
             JournalError: the database can't be reached or read. The message names no password.
@@ -161,7 +161,7 @@ class Database:
         return await self._carry_out(lambda connection: connection.fetch(sql, *values), "statement")
 
     async def query(self, work: Callable[[Connection], T]) -> T:
-        """Do several reads that see the same moment, and return their result. They keep no other connection waiting.
+        """Do several reads that see the same moment, and return their result. No other connection waits for them.
 
         Raises:
             JournalError: the database can't be reached or read. The message names no password.
@@ -171,11 +171,11 @@ class Database:
     async def change(
         self, work: Callable[[Connection], T], *, is_repeatable: bool = True, on_commit: Callable[[T], object] | None = None
     ) -> T:
-        """Do some work in a transaction, which is on the disk at the end, and return its result.
+        """Do some work in a transaction, and return its result once the transaction is on the disk.
 
-        If the connection is lost, the work is done again. Was that at the end of the transaction, nobody knows whether it holds:
-        work that `is_repeatable` finds out by itself, or does the same again. If the caller is cancelled, the transaction is
-        completed first. `on_commit` gets the result in any case.
+        If the connection is lost, the work is done again. If it is lost during the commit, it is unknown whether the transaction
+        was committed: only work that `is_repeatable` is done again then, since it finds out by itself or has the same effect. If
+        the caller is cancelled, the transaction is completed first. `on_commit` is called with the result in any case.
 
         Raises:
             JournalError: the database can't be reached or written. The message names no password.
@@ -195,7 +195,7 @@ class Database:
         until = loop.time() + _PATIENCE_SECONDS
         while True:
             step = _Step(work, kind)
-            try:  # in a task of its own, which ends also if the caller is cancelled
+            try:  # in a task of its own, which is completed even if the caller is cancelled
                 await wait_to_end(asyncio.create_task(self._once(step)))
             finally:
                 if on_commit is not None and step.is_done and step.failure is None:
@@ -228,7 +228,7 @@ class Database:
                 watch.cancel()
 
     def _take(self, step: _Step[Any]) -> None:
-        """Take a step, in a thread."""
+        """Do a step, in a thread."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -242,7 +242,7 @@ class Database:
                 connection.close()
             else:
                 self._idle.append(connection)
-            if connection.is_lost or not self._keeps_connections:  # with it the others are lost
+            if connection.is_lost or not self._keeps_connections:  # the others are lost as well
                 self.close_idle()
 
     def _open(self) -> Connection:
@@ -258,7 +258,7 @@ class Database:
         """Create the tables if there are none, or convert those of an earlier format.
 
         Raises:
-            JournalError: a version of boardclient that is not known made them, or the file is no ledger.
+            JournalError: an unknown version of boardclient made them, or the file is not a ledger.
         """
         if self.is_file:
             _sqlite.create_file(self.where)
@@ -269,14 +269,14 @@ class Database:
         self._format = tables.format
 
     async def check(self, tables: Tables) -> None:
-        """Check that this version of boardclient can use the tables. Those of an earlier format are converted.
+        """Check that this version of boardclient can use the tables, and convert those of an earlier format.
 
         Raises:
-            JournalError: it can't, or there are none.
+            JournalError: it can't use them, or there are none.
         """
         found = next((row.format for row in await self.read(_FORMAT)), None)
         if found is None:
-            raise JournalError(f"the ledger {self.where} has no jobs: this is no ledger")
+            raise JournalError(f"the ledger {self.where} has no jobs: it is not a ledger")
         if found != tables.format:
             await self.change(partial(self._make, tables))
         self._format = tables.format
@@ -303,9 +303,9 @@ class Database:
             raise JournalError(f"the ledger {self.where} has format {found}, not {known}: use the boardclient that made it")
 
     async def aclose(self) -> None:
-        """Close the connections. It awaits nothing if its event loop was closed.
+        """Close the connections. Nothing is awaited if the event loop was closed.
 
-        Those of steps that still run are closed at their ends, as are those of later steps.
+        A connection in use is closed when its step ends, as are those of later steps.
         """
         self._keeps_connections = False
         if self._loop is None or self._loop.is_closed():
@@ -315,7 +315,7 @@ class Database:
             self._threads.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Close the connections whose event loop was closed."""
+        """Close the connections after their event loop was closed."""
         if self._process != os.getpid():
             self._begin_process()
         self._keeps_connections = False
@@ -328,19 +328,19 @@ class Database:
             self._idle.pop().close()
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
-        if self._process != os.getpid():  # it has been forked: the threads stayed behind
+        if self._process != os.getpid():  # a fork does not copy the threads
             self._begin_process()
         run = partial(_sqlite.files.run, work) if self.is_file else work
         try:
             done = asyncio.get_running_loop().run_in_executor(self._threads, run)
-        except RuntimeError:  # the interpreter ends, and takes nothing more. Nobody waits for the event loop any more
+        except RuntimeError:  # the interpreter shuts down and takes no more work, so blocking the event loop does no harm
             run()
         else:
             await done
 
 
 def _look(connection: Connection) -> tuple[int | None, bool]:
-    """Return the format of the tables, None if there are none, and whether readers keep nobody waiting."""
+    """Return the format of the tables, None if there are none, and whether a file is in WAL mode, as it should be."""
     find = "SELECT 1 FROM sqlite_master WHERE name = 'boardclient_format'"
     is_there = connection.value(find if connection.is_file else "SELECT to_regclass('boardclient_format')::text")
     is_set_up = not connection.is_file or connection.value("PRAGMA journal_mode") == "wal"
@@ -353,7 +353,7 @@ def _remedy(failure: str) -> str:
     if "unable to open" in failure or "readonly" in failure:
         return "check the path and its permissions"
     if "boardclient_" in failure:  # there is no such table
-        return "this is no ledger"
+        return "it is not a ledger"
     if any(words in failure for words in ("malformed", "not a database", "can't decode")):
         return "put back a copy of it, since the same again will not work"
     return "run again, which resumes it"

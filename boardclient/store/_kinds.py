@@ -1,4 +1,4 @@
-"""The kinds of SQLite file that this package makes, and what tells one from the other before anything is done to it."""
+"""The kinds of SQLite file that this package makes. A file of the wrong kind is recognised before anything is changed in it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ JOURNAL: Final = 0x62634A4C
 LEDGER: Final = 0x62634C47
 """Identifies a ledger: "bcLG"."""
 _IS_EARLIER: Final = "SELECT 1 FROM sqlite_master WHERE name = 'boardclient_format'"
-"""Finds the table by which a ledger of format 2 is known, which has no identifier."""
+"""Finds the table that identifies a ledger of format 2, which has no application identifier."""
 
 
 @contextlib.contextmanager
 def _unlocked(path: Path) -> Iterator[sqlite3.Connection]:
     """Read the pages of a SQLite file as they are. Nothing is locked, changed or created."""
-    # To open the file without SQLite and close it again would end the locks that this process has on it:
+    # Opening and closing the file without SQLite would release the locks that this process has on it:
     # https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_.
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         yield connection
@@ -31,7 +31,7 @@ def application_of(path: Path) -> int:
     """Return the application identifier of a SQLite file, 0 if it has none.
 
     Raises:
-        sqlite3.Error: the file is missing, or no SQLite file.
+        sqlite3.Error: the file is missing, or not a SQLite file.
     """
     with _unlocked(path) as connection:
         ((application,),) = connection.execute("PRAGMA application_id")
@@ -39,39 +39,39 @@ def application_of(path: Path) -> int:
 
 
 def refuse_journal(path: Path) -> None:
-    """Refuse a file that is no ledger by what it says of itself.
+    """Refuse a file whose identifier says that it is not a ledger.
 
     Raises:
         JournalError: it is a journal, or the file of another program.
-        sqlite3.Error: the file is missing, or no SQLite file.
+        sqlite3.Error: the file is missing, or not a SQLite file.
     """
     try:
         application = application_of(path)
     except sqlite3.DatabaseError as error:
-        # Another process may write the first page at this moment: whether it is damaged, the connection that waits for it says.
+        # Another process may be writing the first page. The connection waits for it, and finds out whether the file is damaged.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
             raise
         application = 0
     if application == JOURNAL:
-        raise JournalError(f"{path} is a journal, and no ledger: give the ledger a file of its own, or pass it as journal=")
+        raise JournalError(f"{path} is a journal, not a ledger: give the ledger a file of its own, or pass it as journal=")
     if application not in {0, LEDGER}:
-        raise JournalError(f"{path} is the file of another program: this is no ledger. Choose another path")
+        raise JournalError(f"{path} belongs to another program, and is not a ledger: choose another path")
 
 
 def check_journal(path: Path) -> None:
-    """Check that a SQLite file is a journal by what it says of itself.
+    """Check that a SQLite file identifies itself as a journal.
 
     Raises:
         JournalError: it is a ledger, or the file of another program.
     """
     application, is_ledger = JOURNAL, False
-    with contextlib.suppress(sqlite3.Error):  # what is no SQLite file, or damaged, is refused by its name when it is opened
+    with contextlib.suppress(sqlite3.Error):  # opening the file refuses what is damaged, or not a SQLite file
         application = application_of(path)
         with _unlocked(path) as connection:
             is_ledger = application == LEDGER or (application == 0 and connection.execute(_IS_EARLIER).fetchone() is not None)
     if is_ledger:
-        raise JournalError(f"{path} is a ledger, and no journal: give the journal a file of its own, or pass it as ledger=")
+        raise JournalError(f"{path} is a ledger, not a journal: give the journal a file of its own, or pass it as ledger=")
     if application != JOURNAL:
         raise JournalError(
-            f"{path} is no journal of boardclient (it may be empty or cut off): choose another path, or restore it"
+            f"{path} is not a journal of boardclient (it may be empty or cut off): choose another path, or restore it"
         )

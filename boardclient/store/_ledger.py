@@ -1,4 +1,4 @@
-"""The ledger of a run in a database: what it keeps of its rows, from which a later run, here or elsewhere, resumes."""
+"""The ledger of a run in a database, from which a later run resumes, in this process or another."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from boardclient.store._database import Database
 from boardclient.store._rows import DONE, LOGGED, LOGGED_ROWS, OPEN_ROWS, PLACES, StoredRow, close_part, put_outcomes
 
 MOST_STALLS: Final = 2
-"""How many workers may die with a part before its rows are sent one by one, so that the row which kills them is known."""
+"""How many workers may die with a part before its rows are sent one by one, which shows the row that kills them."""
 _NOTE_SECONDS: Final = 0.5
-"""How long an outcome may wait to be written together with others or the next rows."""
+"""How long an outcome waits to be written together with others, or with the next rows."""
 _DOUBTS: Final = f"{OPEN_ROWS} AND o.state <> 'failed'"
 
 
 class Right(Protocol):
-    """The right of a run to send and record its rows: a lease, or the lock of a file."""
+    """The right of a run to send and record its rows, which `Lease` implements."""
 
     parts: dict[int, Any]
-    """The parts of the rows, by their numbers, as they were when the right was taken."""
+    """The parts of the rows by their numbers, as they were when the right was taken."""
     is_returned: bool
 
     @property
@@ -55,13 +55,13 @@ class Right(Protocol):
 
 @attrs.define
 class StoredJob:
-    """What is known of a job, which belongs to one service and account.
+    """A job, which belongs to one service and account.
 
     Attributes:
         job: Its number.
         baseline: The cards that existed before its first row.
         listed_before: How many of them the board listed.
-        lists: The lists of its board, as far as they are known.
+        lists: The known lists of its board.
     """
 
     job: int
@@ -74,14 +74,14 @@ class StoredJob:
 
 
 class StoredLedger(DurableLedger):
-    """The ledger of a run of rows that a database has. It is owned by the run, which closes it.
+    """The ledger of a run whose rows are in a database. The run owns and closes it.
 
-    Rows to be sent are in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each transaction
-    renews the right of the run, and holds only if it still has it. The right is checked right before each request.
+    Rows to be sent are logged in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each
+    transaction renews the right of the run, and is rolled back if the right is lost. It is also checked before each request.
     """
 
-    released = -1  # so that each row is passed to `release`
-    is_new = False  # the cards that were there before are read when the job is bound to its service
+    released = -1  # each row is passed to `release`
+    is_new = False  # the earlier cards are read when the job is bound to its service
 
     def __init__(
         self, database: Database, right: Right, job: StoredJob, rows: Sequence[StoredRow], *, is_fresh: bool = False
@@ -104,14 +104,14 @@ class StoredLedger(DurableLedger):
         self._pending: dict[int, Outcome] = {}
         self._resembling: dict[int, str] = {}
         self._told: BulkReport = BulkReport()
-        """The report whose figures are in the database."""
+        """The last report that was written to the database."""
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Log the rows to be sent, and set on the others what became of them.
+        """Log the rows to be sent, and set the outcomes of the others.
 
         Raises:
             LeaseLostError: another worker has the part now.
@@ -124,7 +124,7 @@ class StoredLedger(DurableLedger):
             row.seq, row.first_seq = stored.seq, stored.marker
             if stored.seq in self._ahead:
                 self._ahead.remove(stored.seq)
-            elif row.outcome is not None or stored.state in {"waiting", "undone"}:  # the former was refused, and is sent again
+            elif row.outcome is not None or stored.state in {"waiting", "undone"}:  # refused ones are sent again
                 sent.append(stored.seq)
             else:
                 row.outcome, row.doubted_at = stored.outcome, now - (stored.age or 0.0)
@@ -135,17 +135,17 @@ class StoredLedger(DurableLedger):
                 row.outcome = None
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
-        """Record the result of a row. One that this ledger kept from being sent waits for the next run."""
+        """Record the result of a row. If this ledger kept it from being sent, it waits for the next run."""
         if isinstance(error, JournalError) and state == "failed":
             self.withdraw([row])
         else:
             super().add_outcome(row, state, card, error)
 
     def release(self, row: Row) -> None:
-        """Check right before a request that the rows are still this worker's.
+        """Check right before a request that this worker still has the rows.
 
         Raises:
-            LeaseLostError: they may not be. The row must not be sent.
+            LeaseLostError: another worker may have them. The row must not be sent.
         """
         self._right.check()
 
@@ -164,7 +164,7 @@ class StoredLedger(DurableLedger):
         return [*found, *noted.values()]
 
     async def others(self) -> Others:
-        """Return the rows in doubt that are not this run's, and all cards that rows have by now."""
+        """Return the rows in doubt of other runs, and the cards of all rows."""
 
         def read(connection: Connection) -> list[StoredRow]:
             found = [*connection.fetch(_DOUBTS, self._job.job), *connection.fetch(LOGGED_ROWS, self._job.job)]
@@ -175,7 +175,7 @@ class StoredLedger(DurableLedger):
         return Others([Doubt(row.number, Content.of(row.draft, None)) for row in doubts], {*await self._confirmed()})
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        """Keep the cards that may be those of rows, by the rows' numbers. They are written with the rows' outcomes."""
+        """Keep the cards that may belong to rows, by the rows' numbers. They are written with the rows' outcomes."""
         for seq, found in cards.items():
             self._resembling[seq] = json.dumps([_shown(card) for card in found])
 
@@ -193,7 +193,7 @@ class StoredLedger(DurableLedger):
         self._right.is_returned = True
 
     async def aclose(self) -> None:
-        """Write what was recorded.
+        """Write the recorded outcomes.
 
         Raises:
             LeaseLostError: another worker has the part now.
@@ -218,11 +218,11 @@ class StoredLedger(DurableLedger):
     async def _try_to_write(self) -> None:
         try:
             await self._write()
-        except Exception as error:  # the run meets it at its next write
+        except Exception as error:  # the next write raises it
             self._failure = self._failure or error
 
     async def _write(self, sent: Sequence[int] = (), *, then: Callable[[Connection], None] | None = None) -> None:
-        """Write outcomes, then which rows are sent, and renew the right of the run, all in one."""
+        """Write outcomes, log the rows to be sent, and renew the right of the run, in one transaction."""
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
@@ -255,7 +255,7 @@ class StoredLedger(DurableLedger):
                 raise
 
     def _split(self, sent: Sequence[int]) -> tuple[list[int], dict[int, int]]:
-        """Split rows to be logged into those that need an outcome, and how far the others reach from the beginning of a part."""
+        """Return the rows to be logged that need an outcome of their own, and the new value of `logged` of each part."""
         again: list[int] = []
         logged: dict[int, int] = {}
         for seq in sorted(sent):

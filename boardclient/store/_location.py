@@ -1,4 +1,4 @@
-"""Where a database is: the path of a file, or a URL of PostgreSQL without a password."""
+"""The location of a database: the path of a file, or a PostgreSQL URL without a password."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_ASYNCPG: Final = {
     "statement_cache_size": "pooler=transaction",
     "timeout": "connect_timeout",
 }
-"""What libpq has for the options of the driver of earlier versions."""
+"""The options of asyncpg, the driver of earlier versions, and their equivalents in libpq."""
 
 
 def checked_location(where: str | os.PathLike[str]) -> str:
@@ -70,12 +70,12 @@ def _is_pooler(option: str) -> bool:
 
 
 def is_behind_pooler(url: str) -> bool:
-    """Return True if a pooler gives a connection of the server to each transaction."""
+    """Return True if the URL names a pooler in transaction mode, where each transaction may get another connection."""
     return "pooler=transaction" in _options(url)
 
 
 def conninfo_of(url: str) -> dict[str, str]:
-    """Return what libpq reads in a URL.
+    """Return the connection options that libpq reads from a URL.
 
     Raises:
         ValueError: it can't be used.
@@ -93,14 +93,14 @@ def conninfo_of(url: str) -> dict[str, str]:
 
 
 def takes_location(function: F) -> F:
-    """Let an async function refuse its `ledger` without keeping it in frames: a URL that is refused may hold a password."""
+    """Check the `ledger` of an async function. A URL that is refused may hold a password, so no frame of the error keeps it."""
     parameters = inspect.signature(function)
 
     @functools.wraps(function)
     async def checked(*arguments: Any, **options: Any) -> Any:
         given = parameters.bind(*arguments, **options).arguments["ledger"]
         try:
-            if isinstance(given, str | os.PathLike):  # and no job, which has checked its own
+            if isinstance(given, str | os.PathLike):  # a job has checked its own
                 checked_location(given)
         except ValueError as error:
             refusal = without_frames(error)

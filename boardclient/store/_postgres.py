@@ -1,4 +1,4 @@
-"""A database of PostgreSQL, by psycopg. Its connections are used in threads."""
+"""A PostgreSQL database, by psycopg. Its connections are used in threads."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ with requires_extra("postgres", "a ledger on PostgreSQL"):
 Error: Final = psycopg.Error
 _ARRAYS: Final = {int: "bigint[]", str: "text[]", bytes: "bytea[]", float: "float8[]", bool: "boolean[]"}
 _PASSING: Final = ("08", "57P", "25P03", "53300", "40001", "40P01", "23505")
-"""How the codes begin of what passes, the last that of a row which another connection has inserted at the same moment
-(https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+"""The first characters of the codes of errors that pass. The last is that of a row which another connection inserted at the same
+moment (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 _OPTIONS: Final = {
     "application_name": "boardclient",
     "connect_timeout": "30",
@@ -32,13 +32,13 @@ _OPTIONS: Final = {
     "keepalives_count": "4",
 }
 _IDLE_SECONDS: Final = 10
-"""How long a transaction may stand still before the server ends it: others wait for what a suspended process has locked."""
+"""How long a transaction may be idle before the server ends it, since others wait for the locks of a suspended process."""
 _PREPARED: Final = 2
-"""How often a connection runs a statement before the server keeps its plan."""
+"""How often a connection runs a statement before it is prepared."""
 
 
 class _NumberLoader(Loader):
-    """Load sums of whole numbers as such."""
+    """Load a numeric value without decimals, such as a sum of integers, as an int."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data).decode("ascii")
@@ -46,7 +46,7 @@ class _NumberLoader(Loader):
 
 
 _adapters: Final = AdaptersMap(psycopg.adapters)
-_adapters.register_dumper(int, Int8Dumper)  # one type for all, so that one plan serves
+_adapters.register_dumper(int, Int8Dumper)  # one type for all integers, so that one plan fits
 _adapters.register_loader("numeric", _NumberLoader)
 
 
@@ -54,15 +54,15 @@ class ServerConnection(Connection):
     """A connection to PostgreSQL.
 
     Args:
-        raw: It begins no transaction by itself.
-        is_durable: Whether the end of a transaction waits for the disk.
+        raw: A connection of psycopg with autocommit.
+        is_durable: Whether a commit waits for the disk.
     """
 
     is_file = False
 
     def __init__(self, raw: psycopg.Connection[Any], *, is_durable: bool) -> None:
         self.raw = raw
-        # Of the transaction alone: a pooler passes the connection on.
+        # For the transaction only, since a pooler passes the connection on.
         wait = "" if is_durable else "; SET LOCAL synchronous_commit = off"
         self._begin = f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'{wait}".encode()
 
@@ -87,7 +87,7 @@ class ServerConnection(Connection):
         wanted = ", ".join(kind if isinstance(kind, str) else f"given.{name}" for name, kind in columns)
         arrays = ", ".join(f"?::{_ARRAYS[kind]}" for _, kind in given)
         of_given = ", ".join(name for name, _ in given)
-        rows_of = f"SELECT {wanted} FROM unnest({arrays}) AS given ({of_given})"  # noqa: S608 -- names that the package has
+        rows_of = f"SELECT {wanted} FROM unnest({arrays}) AS given ({of_given})"  # noqa: S608 -- the names are the package's own
         return self.fetch(f"{head} ({names}) {rows_of} {tail}", *lists)
 
     def begin(self, *, is_read: bool) -> None:
@@ -116,23 +116,23 @@ def connect(conninfo: Mapping[str, str], *, is_durable: bool, is_behind_pooler: 
     """Connect to a server.
 
     Raises:
-        psycopg.Error: that is not possible.
+        psycopg.Error: the server can't be reached, or refuses the connection.
     """
-    # Behind such a pooler, the next statement may reach another connection of the server: none may rest on what an earlier one
-    # prepared. https://www.psycopg.org/psycopg3/docs/advanced/prepare.html#using-prepared-statements-with-pgbouncer
+    # Behind such a pooler, the next statement may reach another connection of the server, where nothing is prepared:
+    # https://www.psycopg.org/psycopg3/docs/advanced/prepare.html#using-prepared-statements-with-pgbouncer
     threshold = None if is_behind_pooler else _PREPARED
     given: dict[str, Any] = {**_OPTIONS, **conninfo}
     raw = psycopg.connect(autocommit=True, prepare_threshold=threshold, context=_adapters, **given)
-    # A pooler that is not known as such would run what another client has prepared under the same name:
-    # psycopg numbers them from 0 in each connection.
+    # psycopg numbers prepared statements from 0 in each connection. Behind a pooler that the URL does not name, that would run
+    # the statement which another client has prepared under the same name.
     raw._prepared._prepared_idx = secrets.randbits(62)
     return ServerConnection(raw, is_durable=is_durable)
 
 
 def tell(error: Exception) -> tuple[str, bool]:
-    """Return an error of the driver in words, and whether the same may work in a moment.
+    """Return an error of the driver in words, and whether another attempt may succeed in a moment.
 
-    That is so if the server restarts, has no connection left, or others were first.
+    It may if the server restarts, has no connection left, or another transaction came first.
     """
     text = str(error)
     fatal = text.partition("FATAL:  ")[2] or text
@@ -147,7 +147,7 @@ def option_names() -> set[str]:
 
 
 def read_url(url: str) -> dict[str, str] | None:
-    """Return the options that a URL gives, None if libpq can't read it. Its words may hold a part of a password."""
+    """Return the options of a URL, None if libpq can't read it. Its error is dropped, since it may quote a part of a password."""
     try:
         read = pq.Conninfo.parse(url.encode())
     except psycopg.Error:

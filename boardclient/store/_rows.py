@@ -1,4 +1,4 @@
-"""Rows as a ledger has them: what is stored of a draft, and what became of it."""
+"""The rows of a ledger: what is stored of a draft, and its outcome."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OF_ROWS: Final = (
 OPEN: Final = "o.state IN ('waiting', 'logged', 'unknown', 'failed')"
 """The condition of the index on outcomes that may change. SQLite uses it only if a statement has the same words."""
 OPEN_ROWS: Final = f"{OF_ROWS} WHERE o.job = ? AND {OPEN} AND o.state <> 'waiting'"
-"""Those that have failed or are in doubt, by their outcomes."""
+"""Returns the rows whose outcomes say that they failed or are in doubt."""
 LOGGED_ROWS: Final = (
     f"{OF_ROWS} WHERE p.job = ? AND p.in_doubt IS NULL AND p.logged > 0 AND r.seq >= p.part * {PLACES}"
     f" AND r.seq < p.part * {PLACES} + p.logged AND o.seq IS NULL"
 )
-"""Those that have no outcome: they stand in parts that are not closed."""
+"""Returns the logged rows without an outcome. They are in parts that are not closed."""
 DONE: Final = "SELECT detail FROM boardclient_outcomes WHERE job = ? AND state = 'done'"
 """Returns the identifiers of the cards of a job."""
 _OUTCOME: Final = (("seq", int), ("job", int), ("state", str), ("detail", str), ("at", float), ("resembling", str))
@@ -65,7 +65,7 @@ class StoredRow(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number from which its marker is derived. It stays the same for ever, but after an undo."""
+        """The number from which its marker is derived. Only an undo changes it."""
         return self.seq if self.marker is None else self.marker
 
     @property
@@ -74,7 +74,7 @@ class StoredRow(NamedTuple):
 
     @property
     def draft(self) -> CardDraft:
-        """What was delivered.
+        """The draft that was delivered.
 
         Raises:
             JournalError: it is damaged.
@@ -92,7 +92,7 @@ def first_of(part: int) -> int:
 
 @contextlib.contextmanager
 def undamaged(what: str) -> Iterator[None]:
-    """Raise what damaged values lead to as a JournalError."""
+    """Raise a JournalError in place of the errors that damaged values cause."""
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
@@ -105,7 +105,7 @@ def undamaged(what: str) -> Iterator[None]:
 
 
 def dump_content(draft: CardDraft) -> str:
-    """Return what is stored of a draft, beside its reference."""
+    """Return the stored form of a draft, without its reference."""
     due = None if draft.due is None else utc_timestamp(draft.due)
     return json.dumps([draft.name, draft.list_id, draft.desc, due, draft.pos], ensure_ascii=True, separators=(",", ":"))
 
@@ -114,7 +114,7 @@ _FIELDS: Final = ("name", "list_id", "desc", "due", "pos")
 
 
 def differing_field(stored: str, given: str) -> str | None:
-    """Return the name of the first field in which two stored contents differ, None if they are equal as cards are compared."""
+    """Return the name of the first field in which two stored contents differ, None if the same card shows both."""
     if stored == given:
         return None
     one, other = (StoredRow(0, None, text, None, "waiting").draft for text in (stored, given))
@@ -125,7 +125,7 @@ def differing_field(stored: str, given: str) -> str | None:
 
 
 def digest_rows(drafts: Iterable[CardDraft], *running: Any) -> Any:
-    """Return the digest of all that rows are, and add them to others."""
+    """Return the digest of rows, and add the rows to the running digests as well."""
     found = blake2b(digest_size=16)
     for draft in drafts:
         row = digest(draft) + (draft.reference or "").encode("utf-8", "surrogatepass") + b"\0"
@@ -149,17 +149,17 @@ def rows_by_number(connection: Connection, numbers: list[int]) -> list[StoredRow
 
 
 def rows_by_reference(connection: Connection, job: int, references: list[str]) -> list[StoredRow]:
-    """Return those rows of a job that have one of some references."""
+    """Return the rows of a job that have one of these references."""
     return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref {{in ?}}", job, references)]
 
 
 def put_outcomes(connection: Connection, outcomes: Iterable[tuple[object, ...]]) -> None:
-    """Insert outcomes, with the values of their columns, or replace those that the rows have."""
+    """Insert outcomes, given as the values of their columns, or replace those of the same rows."""
     connection.insert("INSERT INTO boardclient_outcomes", _OUTCOME, outcomes, _REPLACE)
 
 
 def close_part(connection: Connection, part: int) -> None:
-    """Count the rows of a part within a transaction. It is done once no row of it waits to be sent."""
+    """Count the rows of a part within a transaction, and close it unless a row waits to be sent."""
     first = first_of(part)
     found = connection.one(
         "SELECT p.size, coalesce(sum(CASE WHEN {state} = 'done' THEN 1 ELSE 0 END), 0) AS done,"
@@ -185,6 +185,6 @@ def close_part(connection: Connection, part: int) -> None:
 
 
 def open_part(connection: Connection, part: int) -> None:
-    """Let the rows of a part be sent that wait, within a transaction. It has no counts until it is done."""
+    """Open a part within a transaction, so that its waiting rows are sent. It has no counts until it is closed."""
     statement = "UPDATE boardclient_parts SET state = 'open', done = NULL, failed = NULL, in_doubt = NULL WHERE part = ?"
     connection.run(statement, part)

@@ -22,9 +22,9 @@ _OLDEST: Final = (3, 35)
 """The first SQLite with RETURNING."""
 _WAIT_SECONDS: Final = 30.0
 _PARAMETERS: Final = 999
-"""The most of a statement: https://www.sqlite.org/limits.html#max_variable_number."""
+"""The largest number of parameters of a statement: https://www.sqlite.org/limits.html#max_variable_number."""
 _ROWS: Final = 128
-"""The most that one statement inserts: other threads run between two."""
+"""How many rows one statement inserts at most. Other threads run between two statements."""
 
 
 class FileConnection(Connection):
@@ -83,7 +83,7 @@ class FileConnection(Connection):
         self._can_write = False
 
     def rollback(self) -> None:
-        self._can_write, self._began = False, None  # when this boot began may have been noted in this transaction
+        self._can_write, self._began = False, None  # the row of this boot may be one of this transaction
         if self.raw.in_transaction:
             self.raw.execute("ROLLBACK")
 
@@ -97,10 +97,10 @@ def _rows_of(cursor: sqlite3.Cursor) -> list[Any]:
 
 
 def check_version() -> None:
-    """Check that statements return what they changed.
+    """Check that SQLite knows RETURNING.
 
     Raises:
-        JournalError: SQLite is too old for that.
+        JournalError: it is too old for that.
     """
     if sqlite3.sqlite_version_info < _OLDEST:
         raise JournalError(
@@ -110,14 +110,14 @@ def check_version() -> None:
 
 
 def connect(path: Path, *, is_durable: bool) -> FileConnection:
-    """Connect to a file, which is changed and locked by nothing but what is done with the connection.
+    """Connect to a file. This neither changes nor locks it.
 
     Raises:
         JournalError: it is a journal, or the file of another program.
-        sqlite3.Error: it is missing, or no SQLite file.
+        sqlite3.Error: it is missing, or not a SQLite file.
     """
     refuse_journal(path)
-    # SQLite would create a file that is missing.
+    # Without mode=rw, SQLite would create a missing file.
     raw = sqlite3.connect(
         f"{path.as_uri()}?mode=rw", timeout=_WAIT_SECONDS, uri=True, isolation_level=None, check_same_thread=False
     )
@@ -126,13 +126,13 @@ def connect(path: Path, *, is_durable: bool) -> FileConnection:
 
 
 def configure(raw: sqlite3.Connection, *, is_durable: bool) -> None:
-    """Set what holds for a connection alone."""
+    """Set the options of a connection."""
     raw.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
     raw.execute("PRAGMA cache_size = -32768")  # the index of a million references
 
 
 def create_file(path: str) -> None:
-    """Create an empty file that only its owner can ever read, if there is none.
+    """Create an empty file that only its owner can read, if there is none.
 
     Raises:
         JournalError: it can't be created.
@@ -146,7 +146,7 @@ def create_file(path: str) -> None:
 
 
 def make_ledger(path: str, connection: Connection) -> None:
-    """Let an empty file be a ledger, and every ledger keep nobody waiting for a reader.
+    """Make an empty file a ledger, and set WAL mode, so that nobody waits for a reader.
 
     Raises:
         JournalError: the file has tables of another program.
@@ -154,23 +154,23 @@ def make_ledger(path: str, connection: Connection) -> None:
     application = connection.value("PRAGMA application_id")
     tables = [row.name for row in connection.fetch("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if application != LEDGER and tables and "boardclient_format" not in tables:
-        raise JournalError(f"{path} is the file of another program: this is no ledger. Choose another path")
-    if application != LEDGER:  # before the file has other changes than in itself: https://www.sqlite.org/wal.html
+        raise JournalError(f"{path} belongs to another program, and is not a ledger: choose another path")
+    if application != LEDGER:  # while changes are written to the file itself: https://www.sqlite.org/wal.html
         connection.run(f"PRAGMA application_id = {LEDGER}")
     if connection.value("PRAGMA journal_mode") != "wal":
         connection.run("PRAGMA journal_mode = WAL")
 
 
 class Owner(Protocol):
-    """What has connections to files that are not in use."""
+    """An object with idle connections to a file."""
 
     def close_idle(self) -> None: ...
 
 
 class _Files:
-    """The files that this process uses. A fork waits for the steps that run, and finds no connection open.
+    """The files that this process uses. A fork waits for the steps under way, and for all connections to be closed.
 
-    With one open, SQLite in the child would believe that it has the locks of the parent, and what it commits could be lost:
+    With an open connection, SQLite in the child would believe that it holds the parent's locks, and its commits could be lost:
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_.
     """
 
@@ -186,7 +186,7 @@ class _Files:
             self._owners.add(owner)
 
     def run(self, work: Callable[[], object]) -> None:
-        """Run a step at a file, which no fork cuts in two."""
+        """Run a step, for whose end a fork waits."""
         with self._changed:
             self._running += 1
         try:

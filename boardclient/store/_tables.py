@@ -1,8 +1,8 @@
-"""The tables of a ledger, the same in a file and on a server: jobs, parts, rows, outcomes. And audits as they stand there.
+"""The tables of a ledger, in a file or on a server: jobs, parts, rows, outcomes. And how audits are stored.
 
-A part is a batch of rows with a key. A row has the number of its part and its position there, and is known by its reference
-within its job, if it has one. Its state is that of its outcome. Without an outcome it is "logged" if its position is below
-`logged` of its part, otherwise "waiting": nothing is written for a row before something is known about it.
+A part is a batch of rows with a key. The number of a row is made of the number of its part and its position there, and a
+reference identifies it within its job. The state of a row is that of its outcome. A row without an outcome is "logged" if its
+position is below `logged` of its part, otherwise "waiting". So nothing is written for a row before something is known about it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from boardclient.store._connection import Connection
 from boardclient.store._database import Tables
 
 # `_connection` replaces the words in braces.
-# A lease is that of the worker that may send and record the rows of a part, or reconcile those of a job. `lease` is its length.
-# Counts are NULL while a part is open: they are made once, when it is closed.
+# The worker that has the lease may send and record the rows of a part, or reconcile a job. `lease` is its length in seconds.
+# Counts are NULL while a part is open. They are computed once, when it is closed.
 JOBS: Final = """
 CREATE TABLE IF NOT EXISTS boardclient_jobs (
   job {id}, name {text} NOT NULL UNIQUE, board_id {text} NOT NULL, account {text}, identity {text}, options {text} NOT NULL,
@@ -80,7 +80,7 @@ MOST_BYTES: Final = 2600
 
 
 def dump_audit(of_run: BulkReport) -> str:
-    """Return the end of a run as it is stored: its audit, with cards and drafts as lists, or why there is none."""
+    """Return the audit of a run as JSON, with cards and drafts as lists, or why there is none."""
     values: dict[str, Any] = {"probes": of_run.probes}
     if of_run.audit is not None:
         values["audit"] = attrs.asdict(of_run.audit, recurse=False)
@@ -95,7 +95,7 @@ def _fields(value: Any) -> list[Any]:
 
 
 def load_audit(stored: Sequence[dict[str, Any]]) -> BulkAudit:
-    """Return the audit of several jobs: counts are added, and cards listed one after another, each once."""
+    """Return one audit for several jobs: counts are added up, and each card is listed once."""
     values: dict[str, Any] = {}
     for audit in stored:
         for name, value in audit.items():
@@ -109,7 +109,7 @@ def load_audit(stored: Sequence[dict[str, Any]]) -> BulkAudit:
 
 
 def load_cards(stored: Iterable[list[Any]]) -> tuple[Any, ...]:
-    """Return cards and drafts as they were."""
+    """Return the cards and drafts that `dump_audit` has stored."""
     return tuple(map(_loaded, stored))
 
 

@@ -115,7 +115,7 @@ class Faults:
 
         Raises:
             ValueError: the service has no such operation, or `call` or `times` is less than 1.
-            TypeError: `call` or `times` is no whole number, or `fault` is no fault but what makes one.
+            TypeError: `call` or `times` is not a whole number, or `fault` makes faults and is not one.
         """
         if isinstance(fault, type) or not callable(getattr(fault, "play", None)):
             raise TypeError(f"expected a fault such as faults.drop(), not {fault!r}")

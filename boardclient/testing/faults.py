@@ -134,7 +134,7 @@ class status:  # noqa: N801 -- as it is used: `faults.status()`
         commit: Whether to commit first. False by default.
 
     Raises:
-        TypeError, ValueError: `code` is no whole number, or no status of a response.
+        TypeError, ValueError: `code` is not a whole number, or not the status of a response.
     """
 
     code: int

@@ -356,7 +356,7 @@ class SignIn:
         """Return the credentials of an account, which all requests of a worker share.
 
         Raises:
-            ValueError, TypeError: `account` is empty, or no text.
+            ValueError, TypeError: `account` is empty, or not a string.
         """
         return self._credentials_of(account)
 
@@ -366,7 +366,7 @@ class SignIn:
         Its calls raise `ConsentRequired` if the account has no good token.
 
         Raises:
-            ValueError, TypeError: `account` is empty, or no text.
+            ValueError, TypeError: `account` is empty, or not a string.
         """
         return self.session.with_credentials(self.credentials_for(account))
 

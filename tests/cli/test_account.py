@@ -297,7 +297,7 @@ def test_a_token_in_a_file_of_another_encoding_is_read_or_named(cli, board_servi
     monkeypatch.setattr(sys, "stdin", stdin_of(f"{text}\r\n".encode(encoding)))
     code, _, err = cli("login", "--with-token")
     assert code == (0 if encoding == "utf-16" else 2)
-    assert ("no text in UTF-8: save its file in this encoding" in err) == (code == 2)
+    assert ("not UTF-8 text: save its file in this encoding" in err) == (code == 2)
 
 
 def test_what_a_sign_in_lacks_is_named(oauth_cli, monkeypatch) -> None:
@@ -726,7 +726,7 @@ def test_doctor_checks_the_time_zone(cli, monkeypatch) -> None:
     monkeypatch.setenv("BOARDCLIENT_TIMEZONE", "Berlin")
     code, out, _ = cli("doctor")
     assert code == 1
-    assert "timezone\twrong\tBOARDCLIENT_TIMEZONE: 'Berlin' is no time zone; names are like Europe/Berlin or UTC" in out
+    assert "timezone\twrong\tBOARDCLIENT_TIMEZONE: 'Berlin' is not a time zone; names are like Europe/Berlin or UTC" in out
 
 
 def test_a_wrong_key_beside_the_token_of_a_sign_in_says_which_variable(oauth_cli, browser, monkeypatch) -> None:

@@ -91,7 +91,7 @@ def test_forms_are_tried_in_order(cli, board_service: BoardService, board, csv_f
     assert cli("import", path, *into(board), *forms).code == 0
     assert dues(board_service) == {"A": "2027-01-31T00:00:00Z", "B": "2027-02-01T17:00:00Z"}
     cli("import", csv_file("name,due\nC,soon\n"), *into(board), *forms, "--journal", f"{path}.other").fails(
-        2, "'soon': is not of the form %d.%m.%Y %H:%M or %d.%m.%Y, or no date"
+        2, "'soon': is not a date of the form %d.%m.%Y %H:%M or %d.%m.%Y"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_value_that_two_forms_read_differently_is_refused(cli, board_service: 
 def test_numbers_side_by_side_need_all_their_digits(cli, board, csv_file) -> None:
     """Otherwise this is the 11th of January or the 1st of November."""
     path = csv_file("name,due\nA,1112027\n")
-    cli("import", path, *into(board), "--date-format", "%d%m%Y").fails(2, "is not of the form %d%m%Y, or no date")
+    cli("import", path, *into(board), "--date-format", "%d%m%Y").fails(2, "is not a date of the form %d%m%Y")
 
 
 @pytest.mark.parametrize(("form", "text"), [("%Y-%j", "2027-366"), ("%y-%j %H%M", "27-366 2028"), ("%G-W%V-%u", "2027-W53-1")])

@@ -193,7 +193,7 @@ def test_the_mark_of_a_file_is_no_text(cli, board_service: BoardService, board, 
 def test_a_name_of_no_encoding_of_files_is_bad_usage(cli, board_service: BoardService, board, written, name: str) -> None:
     code, out, err = cli("import", written(b"name\nA\n"), *into(board), "--encoding", name)
     assert (code, out) == (2, "")
-    assert re.search(r"--encoding.* is no encoding of text files; (names are like windows-1251|did you mean)", err)
+    assert re.search(r"--encoding.* is not an encoding of text files; (names are like windows-1251|did you mean)", err)
     assert not board_service.calls
 
 

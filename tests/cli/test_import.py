@@ -592,7 +592,7 @@ def test_a_date_of_another_form_is_named(cli, board, csv_file) -> None:
     """So is a date that no calendar has."""
     for text in ("2027-01-01", "31.02.2027"):
         cli("import", csv_file(f"name,due\nA,{text}\n"), *into(board), "--date-format", "%d.%m.%Y").fails(
-            2, f"column due: '{text}': is not of the form %d.%m.%Y, or no date"
+            2, f"column due: '{text}': is not a date of the form %d.%m.%Y"
         )
 
 

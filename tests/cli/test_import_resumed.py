@@ -228,7 +228,7 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
         ("content", "row 3: was sent by an earlier run with another name: "),
         ("board", "belongs to another import: board {board!r} (now {other!r})"),
         ("in use", "is in use by another run"),
-        ("file", "cards.csv.journal is no journal of boardclient"),
+        ("file", "cards.csv.journal is not a journal of boardclient"),
     ],
 )
 def test_a_journal_that_can_t_be_used_is_refused_on_one_line(

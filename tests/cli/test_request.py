@@ -63,9 +63,9 @@ def test_what_a_request_carries_comes_from_options_a_file_or_standard_input(
     (tmp_path / "text").write_text("[1]")
     cli("request", "PUT", card, "--input", str(tmp_path / "text"), "-F", "n=1").fails(2, "--input is none")
     (tmp_path / "text").write_text("{")
-    cli("request", "PUT", card, "--input", str(tmp_path / "text")).fails(2, "--input is no JSON")
+    cli("request", "PUT", card, "--input", str(tmp_path / "text")).fails(2, "--input is not JSON")
     (tmp_path / "text").write_bytes(b"\xff")
-    cli("request", "PUT", card, "-F", f"a=@{tmp_path / 'text'}").fails(2, "is no text in UTF-8")
+    cli("request", "PUT", card, "-F", f"a=@{tmp_path / 'text'}").fails(2, "is not UTF-8 text")
     cli("request", "PUT", card, "--input", str(tmp_path / "none")).fails(2, "can't read", "No such file or directory")
     cli("request", "PUT", card, "-F", "a").fails(2, "it must be a name and a value, such as name=value")
 
@@ -132,7 +132,7 @@ def test_fields_that_a_response_lacks_are_named(cli, board_service: BoardService
     assert json.loads(cli("request", "GET", path, "--json", "n").out) == [{"n": 1}, {"n": None}]
     board_service.faults.clear()
     board_service.faults.add(board_service.faults.foreign_body(b"[1]"), "boards.cards")
-    cli("request", "GET", path, "--json", "n").fails(1, "the response is no object, so it has no field 'n'")
+    cli("request", "GET", path, "--json", "n").fails(1, "the response is not an object, so it has no field 'n'")
 
 
 # --- addresses

@@ -230,7 +230,7 @@ async def test_the_file_of_another_program_stays_as_it_is(tmp_path: Path, is_emp
             other.execute("CREATE TABLE notes (text)")
     before = path.read_bytes()
     for look in (status, report, unknown_rows, drain, partial(resolve, row="r", absent=True)):
-        with pytest.raises(JournalError, match="this is no ledger"):
+        with pytest.raises(JournalError, match="it is not a ledger"):
             await look(path)
     assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
 
@@ -260,7 +260,7 @@ async def test_a_database_of_something_else_is_called_no_ledger(world: World, tm
     other = tmp_path / "other"
     with contextlib.closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE rows (id)")
-    with pytest.raises(JournalError, match=r"other can't be used \(no such table: .*\): this is no ledger"):
+    with pytest.raises(JournalError, match=r"other can't be used \(no such table: .*\): it is not a ledger"):
         await report(attrs.evolve(job, ledger=str(other)))
 
 

@@ -93,9 +93,9 @@ def sql(statement: str) -> Callable[[Path], None]:
         (sql("DELETE FROM meta WHERE name = 'runs'"), r"is damaged \(its metadata can't be read\)"),
         (sql("PRAGMA user_version = 9"), "was written by a newer boardclient"),
         (sql("PRAGMA user_version = 1"), "was written by an older boardclient"),
-        (sql("PRAGMA application_id = 1"), "is no journal of boardclient"),
-        (lambda path: path.write_bytes(b""), "is no journal of boardclient"),
-        (lambda path: path.write_bytes(b"name,list\n" * 1000), "is no journal of boardclient"),
+        (sql("PRAGMA application_id = 1"), "is not a journal of boardclient"),
+        (lambda path: path.write_bytes(b""), "is not a journal of boardclient"),
+        (lambda path: path.write_bytes(b"name,list\n" * 1000), "is not a journal of boardclient"),
         (lambda path: (path.unlink(), path.mkdir()), "can't be used"),
     ],
 )

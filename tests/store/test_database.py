@@ -123,7 +123,7 @@ async def test_work_that_fails_leaves_nothing(database: Database) -> None:
 
     with pytest.raises(ZeroDivisionError):
         await database.change(fail)
-    with pytest.raises(JournalError, match=r"can't be used \(.*boardclient_nothing.*\): this is no ledger"):
+    with pytest.raises(JournalError, match=r"can't be used \(.*boardclient_nothing.*\): it is not a ledger"):
         await database.change(lambda connection: connection.fetch("SELECT * FROM boardclient_nothing"))
     assert await database.read("SELECT * FROM boardclient_numbers") == []
 
@@ -188,15 +188,15 @@ async def test_a_journal_is_no_ledger_and_a_ledger_no_journal(tmp_path: Path) ->
         journal, ledger = tmp_path / "journal", tmp_path / "ledger"
 
         async def refuse() -> None:
-            with pytest.raises(JournalError, match="is a journal, and no ledger"):
+            with pytest.raises(JournalError, match="is a journal, not a ledger"):
                 async with contextlib.aclosing(Database(journal)) as database:
                     await database.create(THINGS)
-            with pytest.raises(JournalError, match="is a journal, and no ledger"):
+            with pytest.raises(JournalError, match="is a journal, not a ledger"):
                 async with contextlib.aclosing(Database(journal)) as database:
                     await database.check(THINGS)
-            with pytest.raises(JournalError, match="is a journal, and no ledger"):
+            with pytest.raises(JournalError, match="is a journal, not a ledger"):
                 await open_job(board.id, journal)
-            with pytest.raises(CredentialError, match="is a journal, and no ledger"):
+            with pytest.raises(CredentialError, match="is a journal, not a ledger"):
                 await SqlTokenStore(journal).read("ada")
 
         async with session.cards.create_many(rows, concurrency=1, board_id=board.id, journal=journal) as run:
@@ -216,7 +216,7 @@ async def test_a_journal_is_no_ledger_and_a_ledger_no_journal(tmp_path: Path) ->
         with contextlib.closing(sqlite3.connect(tmp_path / "notes")) as other:
             other.execute("CREATE TABLE notes (text)")
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-        for place, words in ((ledger, "is a ledger, and no"), ("old ledger", "is a ledger, and no"), ("notes", "is no")):
+        for place, words in ((ledger, "is a ledger, not a"), ("old ledger", "is a ledger, not a"), ("notes", "is not a")):
             with pytest.raises(JournalError, match=f"{words} journal"):
                 await session.cards.create_many(rows, board_id=board.id, journal=tmp_path / place)
             with pytest.raises(JournalError, match=f"{words} journal"):
@@ -232,9 +232,9 @@ async def test_the_file_of_another_program_is_left_alone(tmp_path: Path, applica
         other.executescript(f"CREATE TABLE notes (text); PRAGMA application_id = {application}")
     before = path.read_bytes()
     async with contextlib.aclosing(Database(path)) as database:
-        with pytest.raises(JournalError, match="the file of another program: this is no ledger"):
+        with pytest.raises(JournalError, match="belongs to another program, and is not a ledger"):
             await database.create(THINGS)
-        with pytest.raises(JournalError, match="this is no ledger"):
+        with pytest.raises(JournalError, match="is not a ledger"):
             await database.check(THINGS)
     assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
 
@@ -262,7 +262,7 @@ async def test_tables_of_an_earlier_format_are_converted_and_others_refused(ledg
         with pytest.raises(JournalError):
             await old.check(THINGS)
         await old.create(Tables(()))
-        with pytest.raises(JournalError, match="has no jobs: this is no ledger"):
+        with pytest.raises(JournalError, match="has no jobs: it is not a ledger"):
             await old.check(THINGS)
         await old.create(THINGS)
         await new.check(later)

@@ -146,7 +146,7 @@ _DAMAGED: Final = (
 _ADVICE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
-    sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
+    sqlite3.SQLITE_NOTADB: "{path} is not a journal of boardclient ({why}): choose another path, or restore it",
     sqlite3.SQLITE_FULL: "{path} can't grow ({why}): free some disk space and run again, which resumes it",
     sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): check the disk and its free space, and run again",
     sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that program and run again",

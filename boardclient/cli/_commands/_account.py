@@ -93,7 +93,7 @@ def _read_token() -> str:
     if not text:
         raise UsageError("there is no token on standard input")
     if not text.isprintable() or "\ufffd" in text:
-        raise UsageError("the token on standard input is no text in UTF-8: save its file in this encoding")
+        raise UsageError("the token on standard input is not UTF-8 text: save its file in this encoding")
     return text
 
 

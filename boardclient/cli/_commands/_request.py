@@ -60,7 +60,7 @@ def _text_of(file: str) -> str:
     except OSError as error:
         raise click.BadParameter(f"can't read {file}: {reason_of(error)}") from None
     except ValueError:
-        raise click.BadParameter(f"{file} is no text in UTF-8") from None
+        raise click.BadParameter(f"{file} is not UTF-8 text") from None
 
 
 def _query_of(path: str) -> tuple[str, dict[str, list[str]]]:
@@ -136,7 +136,7 @@ def _json_of(file: str) -> Any:
     except click.BadParameter as error:
         raise UsageError(error.message) from None
     except ValueError as error:
-        raise UsageError(f"--input is no JSON: {error}") from None
+        raise UsageError(f"--input is not JSON: {error}") from None
 
 
 def _print(response: Response, fields: Sequence[str] | None) -> None:
@@ -173,7 +173,7 @@ def _chosen(value: Any, fields: Sequence[str]) -> Any:
     """
     objects = value if isinstance(value, list) else [value]
     if not all(isinstance(one, dict) for one in objects):
-        raise CommandError(f"the response is no object, so it has no field {quoted(fields[0])}")
+        raise CommandError(f"the response is not an object, so it has no field {quoted(fields[0])}")
     known = dict.fromkeys(name for one in objects for name in one)
     missing = [name for name in fields if objects and name not in known]
     if missing:

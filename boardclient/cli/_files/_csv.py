@@ -70,10 +70,8 @@ def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] |
         nonlocal has_returns, held
         for line in lines:
             body = line.rstrip("\r\n")
-            text, held = (
-                f"{held}{body}",
-                line[len(body) :],
-            )  # the reader asks for another line within a cell alone: the end is its
+            # The reader asks for another line within a cell alone: the end of the last one is a part of that cell.
+            text, held = f"{held}{body}", line[len(body) :]
             has_returns = has_returns or "\r" in text
             yield text.replace("\r", _RETURN)
 

@@ -129,7 +129,7 @@ def read_by(text: str, formats: Sequence[str], zone: tzinfo | None) -> datetime:
     """
     found = {form: aware(due, zone) for form in formats if (due := _read(text, form)) is not None}
     if not found:
-        raise ValueError(f"is not of the form {' or '.join(formats)}, or no date")
+        raise ValueError(f"is not a date of the form {' or '.join(formats)}")
     first, *others = found
     for form in others:
         if found[form] != found[first]:

@@ -67,7 +67,7 @@ def encoding_named(value: str) -> str:
 
     alike = did_you_mean(value, filter(_found, {*encodings.aliases.aliases.values(), *_TRIED}))
     examples = alike or "; names are like windows-1251 and mac-roman"
-    raise click.BadParameter(f"{quoted(value)} is no encoding of text files{examples}")
+    raise click.BadParameter(f"{quoted(value)} is not an encoding of text files{examples}")
 
 
 def _found(value: str) -> str | None:

@@ -45,7 +45,7 @@ def recognise(file: BinaryIO, layout: Layout) -> Layout:
     """Return the layout with the encoding and the format of the file, and the separator of its first lines.
 
     Raises:
-        UsageError: it is no text file, or not text in its encoding.
+        UsageError: it is not a text file, or not text in its encoding.
     """
     if kind := _kind_of(file):
         raise UsageError(f"the file is {kind}; nothing was sent")

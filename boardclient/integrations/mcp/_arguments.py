@@ -136,8 +136,8 @@ _TEXT: Final = {"type": "string"}
 _FILLED: Final = {"type": "string", "minLength": 1}
 
 BOARD_ID: Final = Parameter("board_id", _FILLED, "Identifier of the board. No tool lists boards: the user knows it.", _filled)
-CARD_ID: Final = Parameter("card_id", _FILLED, "Identifier of the card, from board_cards. A name is no identifier.", _filled)
-LIST_ID: Final = Parameter("list_id", _FILLED, "Identifier of the list, from board_lists. A name is no identifier.", _filled)
+CARD_ID: Final = Parameter("card_id", _FILLED, "Identifier of the card, from board_cards. A name is not an identifier.", _filled)
+LIST_ID: Final = Parameter("list_id", _FILLED, "Identifier of the list, from board_lists. A name is not an identifier.", _filled)
 LABEL_ID: Final = Parameter("label_id", _FILLED, "Identifier of the label. No tool lists labels: the user knows it.", _filled)
 FILTER: Final = (
     attrs.evolve(LIST_ID, text="Show only the cards of this list: its identifier from board_lists.", is_required=False),

@@ -161,7 +161,7 @@ def read_message(line: bytes) -> JSONRPCMessage | dict[str, Any] | None:
         try:
             return jsonrpc_message_adapter.validate_python(found, by_name=False)
         except (ValueError, RecursionError):
-            problem = "it is no request of JSON-RPC 2.0"
+            problem = "it is not a JSON-RPC 2.0 request"
     else:
         problem = "it holds half of a character, or bytes that are no UTF-8"
     return _unreadable(_INVALID_REQUEST, request_id, problem)

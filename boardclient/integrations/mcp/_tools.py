@@ -22,8 +22,8 @@ _MOST_CARDS: Final = 50
 _FEW: Final = ("id", "name", "list_id", "due")
 
 _BOARD_IS_UNKNOWN: Final = "Ask the user for the identifier of the board: no tool lists boards."
-_TAKE_CARD: Final = "Take card_id from board_cards: a name is no identifier, and a deleted card has none."
-_TAKE_LIST: Final = "Take list_id from board_lists: a name is no identifier."
+_TAKE_CARD: Final = "Take card_id from board_cards: a name is not an identifier, and a deleted card has none."
+_TAKE_LIST: Final = "Take list_id from board_lists: a name is not an identifier."
 _TEXT: Final = {"type": "string"}
 _CARD: Final = {
     "type": "object",
