@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,7 +85,9 @@ def find_location(path: str | os.PathLike[str]) -> Path:
         why = "does not exist" if isinstance(error, FileNotFoundError) else f"can't be used ({error})"
         raise JournalError(f"{given}: its folder {why}: create it, or check the path") from error
     if is_changed_by_others(found):
-        raise JournalError(f"others may change {found}, and with it what is created: chmod go-w {shlex.quote(str(found))}")
+        from shlex import quote  # few programs ask for a command: importing it takes a millisecond
+
+        raise JournalError(f"others may change {found}, and with it what is created: chmod go-w {quote(str(found))}")
     kind = _file_system(found.parent)
     if kind in _REMOTE:
         raise JournalError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from boardclient.errors import BoardClientError
-from boardclient.models import as_draft
+from boardclient.models import CardDraft, as_draft
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
@@ -201,7 +201,7 @@ class Row:
 
     def __init__(self, index: int, draft: object) -> None:
         self.index = index
-        self.draft = as_draft(draft, f"draft {index}")
+        self.draft: CardDraft = as_draft(draft, f"draft {index}")
         self.seq = index
         """The number of the row in the ledger."""
         self.state: State = "new"

@@ -6,7 +6,7 @@ Wrap the ASGI application in `boardclient.integrations.asgi.BoardLifespan`, sinc
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
@@ -17,8 +17,12 @@ from boardclient.session import AsyncSession
 with requires_extra("django", __name__):
     from asgiref.sync import markcoroutinefunction
     from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]  # -- Django has no types
-    from django.core.serializers.json import DjangoJSONEncoder  # type: ignore[import-untyped]  # -- Django has no types
     from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]  # -- Django has no types
+
+    if TYPE_CHECKING:
+        from json import JSONEncoder as DjangoJSONEncoder  # Django has no types, and its encoder has this one's methods
+    else:
+        from django.core.serializers.json import DjangoJSONEncoder
 
 __all__ = ["DjangoBoards", "ModelJSONEncoder"]
 
@@ -28,7 +32,7 @@ _NO_SCOPE: Final = (
 )
 
 
-class ModelJSONEncoder(DjangoJSONEncoder):  # type: ignore[misc]  # -- Django has no types
+class ModelJSONEncoder(DjangoJSONEncoder):
     """Writes models wherever they stand.
 
     ```python

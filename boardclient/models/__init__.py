@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from numbers import Real
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, Union, cast, get_type_hints
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, Union, cast, get_type_hints
 
 import attrs
 
@@ -63,7 +63,7 @@ class _Model:
     """The base class of all models and of drafts: their forms for JSON, data frames and pydantic."""
 
     __slots__ = ("__weakref__",)  # a slot of the model's own would keep `_fields` from making its instances faster
-    __dataclass_fields__ = _DataclassFields()
+    __dataclass_fields__: ClassVar[_DataclassFields] = _DataclassFields()
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the fields by name, as values that JSON can express.
