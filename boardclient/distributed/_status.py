@@ -60,7 +60,8 @@ class PartStatus:
         part: The number of the part in the ledger.
         key: The key of its batch. In a planned job it is the number that `import_part` takes.
         job: The name of its job.
-        state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
+        state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done": each row has an
+            outcome, and a worker may be settling rows in doubt or sending refused ones again.
         owner: The worker that holds it, or held it last.
         rows: The number of its rows.
         done: The number of rows that have a card.
@@ -176,7 +177,7 @@ def _status_of(part: Any, job: str, counts: Mapping[str, int]) -> PartStatus:
         job=job,
         part=part.part,
         key=part.key,
-        state="held" if part.is_held else part.state,
+        state="held" if part.is_held and part.in_doubt is None else part.state,
         owner=part.owner,
         rows=part.size,
         done=done,
