@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the full suite."""
     parser.addoption("--full", action="store_true", help="run also what needs the group `full`, a browser, or minutes")
     parser.addoption("--engines", action="store_true", help="run what needs the group `engines`")
+    parser.addoption("--write-output", action="store_true", help="write what the programs of the pages print below them")
 
 
 def pytest_configure(config: pytest.Config) -> None:

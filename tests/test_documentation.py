@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import hashlib
 import importlib
+import io
+import logging
 import re
 import subprocess
 import sys
@@ -46,17 +49,43 @@ def _is_of_pytest(source: str) -> bool:
     return "\nasync def test_" in source
 
 
+_PROGRAM = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+"""A program, and the block below it: what it prints."""
+_VARYING = re.compile(
+    r"(?<=127\.0\.0\.1:)\d+|\d[\d.e-]*(?= ?s\b)|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}|(?<=\()[0-9a-f]{6}-\d+(?=\))"
+)
+"""What differs each time: the port of a service, seconds, the time of a log record, and a call's `call_id`."""
 _PROGRAMS = [
-    pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) or _is_of_pytest(code) else [])
+    pytest.param(
+        page,
+        found["code"],
+        found["output"] or "",
+        id=f"{page} {number}",
+        marks=[pytest.mark.full] if _FULL.search(found["code"]) or _is_of_pytest(found["code"]) else [],
+    )
     for page, text in _PAGES.items()
-    for number, code in enumerate(_blocks("python", text))
-    if not _ENGINES.search(code)
+    for number, found in enumerate(_PROGRAM.finditer(text))
+    if not _ENGINES.search(found["code"])
 ]
 
 
-@pytest.mark.parametrize("source", _PROGRAMS)
-def test_each_program_runs_as_pasted(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board_service: BoardService
+def _write_output(page: str, source: str, printed: str) -> None:
+    """Put what a program prints below it, in the page."""
+    text = (_ROOT / page).read_text(encoding="utf-8")
+    shown = f"\n```text\n{printed}```\n" if printed else ""
+    replaced = _PROGRAM.sub(lambda found: f"```python\n{source}```\n{shown}" if found["code"] == source else found[0], text)
+    (_ROOT / page).write_text(replaced, encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "source", "output"), _PROGRAMS)
+def test_each_program_runs_as_pasted_and_prints_what_stands_below_it(
+    page: str,
+    source: str,
+    output: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    board_service: BoardService,
+    pytestconfig: pytest.Config,
 ) -> None:
     """A block is a whole program, or a test that pytest runs. The environment is that of a service."""
     monkeypatch.chdir(tmp_path)
@@ -65,12 +94,26 @@ def test_each_program_runs_as_pasted(
     if _is_of_pytest(source):
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         (tmp_path / "pyproject.toml").write_text(_blocks("toml", _PAGES["docs/testing.md"])[0], encoding="utf-8")
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("PY_COLORS", "0")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_block.py"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout
         assert "PytestDeprecationWarning" not in done.stderr
+        printed = done.stdout
     else:
-        exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
+        written = io.StringIO()
+        with contextlib.ExitStack() as streams:
+            streams.enter_context(contextlib.redirect_stdout(written))
+            if "stderr" in source:  # a program about logs: without the handlers of earlier programs
+                monkeypatch.setattr(logging.getLogger("boardclient"), "handlers", [])
+                streams.enter_context(contextlib.redirect_stderr(written))
+            exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
+        printed = written.getvalue()
+    if pytestconfig.option.write_output:
+        _write_output(page, source, printed)
+    else:
+        assert _VARYING.sub("…", printed) == _VARYING.sub("…", output), "run this test with --write-output"
 
 
 @pytest.mark.parametrize("page", _PAGES)
@@ -84,6 +127,16 @@ def test_the_readme_is_short() -> None:
     """A newcomer reads it in minutes."""
     assert len(_README.splitlines()) <= 120
     assert len(_README.split()) <= 700
+
+
+def test_the_readme_shows_what_the_client_is_for_and_where_to_go() -> None:
+    """Its second link chooses a call, its first program loses a response, and the table below it leads on."""
+    assert _LINK.findall(_README)[1] == "docs/which-call.md"
+    first = _PROGRAM.search(_README)
+    assert first
+    assert "drop(commit=True)" in first["code"]
+    assert first["output"].count("Book the hall") == 2
+    assert "| I have … | I read … |" in _README[first.end() :]
 
 
 @pytest.mark.parametrize("title", ["Try it", "Test it"])
