@@ -9,6 +9,7 @@ import os
 import pickle
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from virtual_loop import Clock
 from boardclient import (
     AsyncSession,
     BoardClientError,
+    CardDraft,
     CredentialError,
     DecodeError,
+    Effect,
     InvalidIdentifierError,
     OAuthCredentials,
     StaticCredentials,
@@ -37,8 +40,8 @@ async def error_of(call: Any) -> BoardClientError:
     return caught.value
 
 
-MAY_BE_DONE = "; the service may have done it: check before you send it again (docs/mistakes.md)"
-IS_DONE = "; the status says that it was done: check before you send it again (docs/mistakes.md)"
+MAY_BE_DONE = "; the service may have done it: check before you send it again (docs/errors.md)"
+IS_DONE = "; the status says that it was done: check before you send it again (docs/errors.md)"
 
 
 async def test_a_creation_that_may_have_been_done_says_so(service: BoardService, loop_clock: Clock) -> None:
@@ -65,9 +68,31 @@ async def test_a_creation_that_may_have_been_done_says_so(service: BoardService,
     async with service.session(retry=None) as session:
         service.faults.add(faults.drop(), times=1)
         card = await error_of(session.cards.create("Party", list_id="list"))
-    assert str(card).endswith(MAY_BE_DONE.replace(" (", ", as board_id= does ("))
+    assert str(card).endswith(MAY_BE_DONE)
     endings = [next((end for end in (MAY_BE_DONE, IS_DONE) if text.endswith(end)), "") for text in texts]
     assert endings == [MAY_BE_DONE, MAY_BE_DONE, MAY_BE_DONE, IS_DONE, ""]
+
+
+async def test_no_error_advises_what_the_call_has_done(service: BoardService, tmp_path: Path) -> None:
+    """A call that reads the board names the doubt and what it has found, and does not send the caller to check before."""
+    board = service.seed({"To Do": []})
+    place = {"list_id": board.lists["To Do"], "board_id": board.id}
+    service.faults.add(faults.drop(), "cards.create")
+    service.faults.add(faults.drop(), "lists.create")
+    async with service.session(retry=None) as session:
+        cards, lists = session.cards, session.lists
+        calls = [
+            cards.create("Party", **place, settle=0, probe=False),
+            cards.create("Party", **place, unknown="report"),
+            cards.create("Party", **place, reference="r", ledger=tmp_path / "a.ledger", settle=0, probe=False, patience=5),
+            lists.create("Party", board_id=board.id, unknown="reconcile", settle=0),
+        ]
+        errors = [await error_of(call) for call in calls]
+        (row,) = (await cards.create_many([CardDraft("Party", place["list_id"])])).problems
+    assert row.error
+    errors.append(row.error)
+    assert {error.effect for error in errors} == {Effect.UNKNOWN}
+    assert [str(error) for error in errors if "check before" in str(error) or "board_id=" in str(error)] == []
 
 
 async def test_a_foreign_body_shows_its_beginning(service: BoardService) -> None:

@@ -19,7 +19,6 @@ import attrs
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
 from boardclient._guards import GuardedLimiter
-from boardclient._interface import _operations as operations
 from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import PACED, CallContext, CallOptions
@@ -48,12 +47,12 @@ T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")
 
 _WARNINGS: Final = {
-    Effect.UNKNOWN: "the service may have done it: check before you send it again",
-    Effect.DONE: "the status says that it was done: check before you send it again",
+    Effect.UNKNOWN: "the service may have done it",
+    Effect.DONE: "the status says that it was done",
 }
 """What errors add, by their effect, if a second request would do more than the first."""
-_HOW: Final = {operations.ADD_CARD.name: ", as board_id= does (docs/mistakes.md)"}
-"""How to check, by the operation."""
+_ADVICE: Final = ": check before you send it again (docs/errors.md)"
+"""What the caller can do then. A run checks by itself, or says why it did not."""
 _LIMITER: Final = "the limiter"
 """What a call waits for while it enters one."""
 _AT_ONCE_BYTES: Final = 256 * 2**10
@@ -170,7 +169,7 @@ class Pipeline:
             seconds = limiter.held_seconds
             error.retry_at = None if seconds is None else moment_in(seconds)
         if not request.repeatable and (warning := _WARNINGS.get(error.effect)) is not None:
-            add_words(error, warning + _HOW.get(request.operation.name, " (docs/mistakes.md)"))
+            add_words(error, warning if context.options.is_of_run else warning + _ADVICE)
         signed_with = context.credentials
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
             error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)

@@ -214,7 +214,6 @@ _WORDS = {
     "give ssl= a context that trusts its issuer": "set SSL_CERT_FILE to a file with the certificate of its issuer",
     "check proxy= or the proxy of the environment": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
     "give them in proxy=": "give them in its variable, such as HTTPS_PROXY=http://user:password@proxy.example:3128",
-    "board_id= does (docs/mistakes.md)": "--board does",
     "proxy must be": "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be",
 }
 """What the package's messages call its parameters, in the words of the command line."""

@@ -379,9 +379,9 @@ def test_a_service_without_members_is_no_wrong_name(cli, board_service: BoardSer
     assert "--board" not in err
 
 
-def test_a_creation_of_unknown_effect_names_the_option_that_looks_it_up(cli, board_service: BoardService, board) -> None:
+def test_a_creation_of_unknown_effect_names_the_page_that_helps(cli, board_service: BoardService, board) -> None:
     board_service.faults.add(board_service.faults.drop(), "cards.create")
     code, _, err = cli("card", "create", "A", "--list", board.todo)
     assert code == 1
-    assert "as --board does" in err
+    assert "the service may have done it: check before you send it again (docs/errors.md)" in err
     assert "board_id" not in err

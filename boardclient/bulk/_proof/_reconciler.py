@@ -41,7 +41,10 @@ _MOST_NAMED: Final = 100
 _MOST_AUDITED: Final = 1000
 """The largest number of cards in each tuple of an audit."""
 _NOT_KNOWN: Final = "whether the card exists is not known"
-_ADVICE: Final = re.compile(r"; the (?:service may have done it|status says that it was done): check before you send it again.*")
+_DOUBT: Final = re.compile(
+    r"; the (?:service may have done it|status says that it was done)(?:: check before you send it again.*)?"
+)
+"""What an error says of its effect, with the advice that those of earlier versions have in a journal."""
 _NO_BASELINE: Final = (
     "the journal does not have the cards that existed before its first row: look for the card on the board, and give the next"
     " import a new journal and marker=True"
@@ -482,8 +485,8 @@ def unknown_error(row: Row, why: str, cause: BoardClientError | None = None) -> 
         error = copy.copy(row.error)
         if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
             error.effect = Effect.UNKNOWN
-        # The board was read, so there is nothing to check before. Of what an earlier run has said, the cause counts.
-        error.message = _ADVICE.sub("", error.message.partition(f"; {_NOT_KNOWN}")[0])
+        # The words below say more about the effect. Of what an earlier run has said, the cause counts.
+        error.message = _DOUBT.sub("", error.message.partition(f"; {_NOT_KNOWN}")[0])
         if error.message.startswith(_NOT_KNOWN):
             error.message = ""
         add_words(error, words, "; " if error.message else "")
