@@ -46,6 +46,7 @@ _ENGINES = _HERE / "engines"
 """What only `--engines` runs: it needs the group `engines`, of 1.3 GB."""
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("contributor", settings.get_profile("any machine"), max_examples=20)
 settings.load_profile("any machine")
 
 
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.full = config.workerinput["full"]
     elif config.args_source is pytest.Config.ArgsSource.ARGS:
         config.option.full = True
+    if not config.option.full:  # the full suite tries five times as many examples of each property
+        settings.load_profile("contributor")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -227,7 +227,7 @@ async def test_curl_sends_what_the_call_sent(service: BoardService, method: str,
     assert repeated == called
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples * 30 // 100)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:
     """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""

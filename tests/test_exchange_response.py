@@ -369,7 +369,7 @@ def _raising(fields: Mapping[str, JsonValue]) -> Token:
 _parses = st.sampled_from([None, None, _returning(CANARY), _returning({CANARY: 1}), _raising])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(_bodies(), st.sampled_from([199, 200, 201, 302, 400, 401, 500]), _parses)
 def test_no_failure_shows_a_value(body: bytes, status: int, parse: Any) -> None:
     """Wherever the response holds a token, a failure and its error show nothing of it, nor of its base64 form."""

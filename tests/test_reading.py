@@ -153,7 +153,7 @@ ARRAYS = st.builds(
 BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0, 200)) | TOKENS | st.binary(max_size=20)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=2 * settings.default.max_examples)
 @given(BODIES, st.sampled_from([1, 16, 100, 2**16]), st.integers(1, 5), st.sampled_from([Card, BoardList]))
 @example(b'[{"id":"a"},{"id":7},{"id":"b","x":1e999}]', 1, 1, Card)
 @example(b'[{"id":"a"},{"id":"b","x":1e999}]', 1, 1, Card)
@@ -201,7 +201,7 @@ OBJECTS = st.dictionaries(
 ).flatmap(lambda fields: st.sampled_from([fields, {**fields, "id": "c1"}, {**fields, "id": "c1"}]))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(st.lists(OBJECTS | VALUES, min_size=1, max_size=5), st.sampled_from(sorted(EVERY_KIND, key=repr)), st.booleans())
 @example([{"id": "b", "prefs": [1]}, {"id": "b", "prefs": {"voting": 1}}, {"id": "b", "prefs": {}}], Board, False)
 @example([{"id": "b", "prefs": {}}, {"id": "b", "prefs": {"voting": 1}}, {"id": "b", "prefs": [1]}], Board, True)

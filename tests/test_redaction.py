@@ -60,7 +60,7 @@ def redacted(text: bytes, token: str, key: str | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("form", WRITTEN)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=settings.default.max_examples * 50 // 100)
 @given(before=TEXT, after=TEXT, around=TEXT)
 def test_a_secret_is_found_in_every_form(form: str, before: str, after: str, around: str) -> None:
     """The core of a secret, which has no other form, is redacted everywhere, whatever surrounds it."""

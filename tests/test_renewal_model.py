@@ -493,5 +493,5 @@ class RenewalMachine(RuleBasedStateMachine):
         assert len(self.published) <= self.service.tokens
 
 
-RenewalMachine.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=40, derandomize=True)
+RenewalMachine.TestCase.settings = settings(deadline=None, stateful_step_count=40, derandomize=True)
 TestRenewal = RenewalMachine.TestCase

@@ -251,7 +251,7 @@ BODIES = (
 BODIES |= st.tuples(BODIES, BODIES).map(b"".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from(READS), BODIES)
 def test_any_body_is_a_value_or_a_decode_error(request_: ops.Request[Any], body: bytes) -> None:
     """Whatever bytes a success carries, each operation gives its value or a DecodeError; a change always its value."""

@@ -219,7 +219,7 @@ def test_local_addresses(address: str) -> None:
     assert local_address(address.encode()) == "/"
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(address=st.text(st.sampled_from("/\\%2f5cC0aAe.:@?#\t\r\n \x00xü\udcff")) | st.text())
 @example("//evil.example")
 @example("/\\evil.example")
@@ -311,7 +311,7 @@ class Given:
         return SignIn(self.session, **{**given, **options})
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(data=st.data(), text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
 def test_forged_cookies_hold_nothing(data: st.DataObject, text: str) -> None:
     """A cookie that was changed or made up, of any text, is no sign-in of this browser, and raises nothing."""

@@ -119,7 +119,7 @@ def test_numbers_side_by_side_need_all_their_digits(cli, board, csv_file) -> Non
 def test_a_day_or_a_week_that_the_year_does_not_have_is_refused(cli, board, csv_file, form: str, text: str) -> None:
     result = cli("import", csv_file(f"name,due\nA,{text}\n"), *into(board), "--date-format", form)
     assert result.code == 2
-    assert f"'{text}': is not of the form {form}, or no date" in result.err
+    assert f"'{text}': is not a date of the form {form}" in result.err
 
 
 @pytest.mark.parametrize(("form", "text"), [(None, "2027-03-28T02:30"), ("%d.%m.%Y %H:%M", "31.10.2027 02:30")])

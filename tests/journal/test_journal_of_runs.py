@@ -157,7 +157,7 @@ async def test_equal_rows_that_were_created_in_another_order_keep_theirs(trial: 
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples * 40 // 100, deadline=None)
 def test_however_a_file_with_failed_rows_is_mended_each_row_has_one_card(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Failed rows are kept, changed or taken out, and rows are added at the end. Batches don't matter."""
     names = data.draw(st.text("abXY", max_size=8).filter(lambda text: sum(map(str.isupper, text)) < MOST_REFUSED))

@@ -116,7 +116,7 @@ class Counted:
         return known.index(result) if isinstance(result, int) else result
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=10, max_size=30))
 def test_stores_do_what_the_model_does(steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever is done at whatever time, the stores answer alike, and as the protocol says."""
