@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import io
 import tokenize
@@ -55,6 +56,7 @@ def _imports(tree: ast.AST, folder: str, *, types_only: bool) -> Iterator[tuple[
             yield from _imports(node, folder, types_only=types_only or is_guard)
 
 
+@functools.cache
 def imported_modules() -> dict[str, set[str]]:
     """Return the modules that each module imports, also late and for type checkers; the top itself only lists names."""
     known = modules()

@@ -36,12 +36,15 @@ _FULL = {
         "integrations",
         "service/test_foreign_instruments.py",
         "service/test_opentelemetry.py",
+        "service/test_spoiled_responses.py",
         "store",
         "test_activities.py",
         "test_datadog.py",
+        "test_drawn_services.py",
+        "test_pace_limits.py",
     )
 }
-"""What only the full suite runs: it needs the group `full` of pyproject.toml or a browser, or takes minutes."""
+"""What only the full suite runs: it needs the group `full` of pyproject.toml or a browser, or takes long."""
 _ENGINES = _HERE / "engines"
 """What only `--engines` runs: it needs the group `engines`, of 1.3 GB."""
 
@@ -52,7 +55,7 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the full suite."""
-    parser.addoption("--full", action="store_true", help="run also what needs the group `full`, a browser, or minutes")
+    parser.addoption("--full", action="store_true", help="run also what takes long, or needs the group `full` or a browser")
     parser.addoption("--engines", action="store_true", help="run what needs the group `engines`")
     parser.addoption("--write-output", action="store_true", help="write what the programs of the pages print below them")
 
@@ -61,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and run what the command line names, whatever it needs; workers get the option from here."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and so would each process of a test
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "full: needs the group `full` or minutes; only `--full` or its own path runs it")
+    config.addinivalue_line("markers", "full: takes long, or needs the group `full`; only `--full` or its own path runs it")
     if hasattr(config, "workerinput"):
         config.option.full = config.workerinput["full"]
     elif config.args_source is pytest.Config.ArgsSource.ARGS:

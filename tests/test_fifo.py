@@ -67,6 +67,7 @@ async def test_what_a_cancelled_task_was_handed_is_given_back() -> None:
     assert (task.cancelled(), returned, len(fifo)) == (True, ["it"], 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [100, 1_000, 10_000])
 async def test_a_step_costs_the_same_however_many_wait(number: int) -> None:
     """Resuming and cancelling look at a few entries each, and cancelled ones do not add up."""

@@ -234,6 +234,7 @@ async def test_closing_does_not_wait_for_a_step_that_hangs(method: str) -> None:
         await call
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("place", ["authorize", "awaited", "read"])
 def test_an_interrupt_in_a_callback_ends_the_program(kind: type[BaseException], place: str) -> None:

@@ -135,6 +135,7 @@ def test_threads_that_read_at_once_get_all_fields() -> None:
 # --- memory
 
 
+@pytest.mark.full
 def test_one_kept_card_does_not_hold_the_body() -> None:
     """A kept card whose `extra` was not read keeps a few kilobytes of a body of two megabytes."""
     tracemalloc.start()

@@ -228,6 +228,7 @@ def test_blanks_are_skipped_in_steps(body: bytes) -> None:
     assert len(slices) >= 2
 
 
+@pytest.mark.full
 async def test_what_was_read_is_freed_in_steps_after_an_error() -> None:
     """A listing that turns out to be no JSON at its end leaves cards to free, between which other tasks run."""
 

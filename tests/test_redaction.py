@@ -141,6 +141,7 @@ async def test_the_beginning_of_large_headers_is_kept(wire: Any) -> None:
         assert kept == dict.fromkeys(list(fields)[:5], "%*** " * 1000)
 
 
+@pytest.mark.full
 def test_a_cut_is_after_the_last_of_several_secrets() -> None:
     """A text full of one secret is not cut within another one: half of that would be left, pulled into what is kept."""
     new, old = "n" * 55, "0123456789" * 5 + "abcde"
@@ -173,6 +174,7 @@ HARD = (
 )
 
 
+@pytest.mark.full
 def test_the_work_grows_with_the_text_alone() -> None:
     """Of texts made of escapes and their beginnings each byte is looked at a few times, for secrets of escapes as well."""
     for hard in HARD:

@@ -247,6 +247,7 @@ async def test_what_holds_secrets_is_not_copied(service: BoardService) -> None:
             assert_no_secrets(caught.value, secrets=secrets_of(service))
 
 
+@pytest.mark.full
 def test_pytest_compares_credentials_without_showing_them(tmp_path: Path) -> None:
     """A failing comparison in an application's test prints neither side, with locals too."""
     (tmp_path / "theirs.py").write_text(

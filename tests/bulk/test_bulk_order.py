@@ -221,6 +221,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hides_desc", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("packet", ["later", "one"])

@@ -313,6 +313,7 @@ async def test_an_item_that_is_refused_for_too_long_fails() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(300, abs=31)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("concurrency", "limiter"), [(None, False), (4, False), (None, True)])
 async def test_calls_of_a_function_that_are_refused_are_made_again(
     concurrency: int | None, limiter: bool, service: BoardService, session: AsyncSession, list_id: str

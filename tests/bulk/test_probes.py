@@ -587,6 +587,7 @@ async def test_probes_are_the_rule(world: World, scene: Scene) -> None:
 # --- how many
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [1, 12])
 async def test_a_listing_that_is_cut_off_gets_one_probe(world: World, scene: Scene, number: int) -> None:
     """It shows the probe and is no longer: another one would be sent in vain."""

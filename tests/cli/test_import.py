@@ -309,6 +309,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_journal", [False, True])
 @pytest.mark.parametrize(("size", "rows"), [(0, 5), (4096, 5), (4096, 600), (20_000, 5)])
 def test_a_full_disk_is_named_before_anything_is_sent(

@@ -163,6 +163,7 @@ def test_credentials_of_netrc_are_not_sent(bare_cli, proxy: _Server, tmp_path: P
     assert "Authorization" not in sent
 
 
+@pytest.mark.full
 def test_an_issuer_that_is_not_known_is_named_with_the_variable_that_helps(
     bare_cli, server: _Server, tmp_path, monkeypatch
 ) -> None:

@@ -6,9 +6,12 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 _DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.full
 def test_the_picture_is_what_the_commands_print() -> None:
     drawn = asyncio.run(runpy.run_path(str(_DOCS / "terminal.py"))["draw"]())
     kept = (_DOCS / "terminal.svg").read_text(encoding="utf-8")

@@ -37,6 +37,7 @@ def run(*argv: str, **options) -> subprocess.CompletedProcess[str]:
 # --- several at once
 
 
+@pytest.mark.full
 def test_commands_that_run_at_the_same_time_keep_what_each_has_learnt(cli, board_service: BoardService) -> None:
     """No other list of boards exists, so each name has to be kept."""
     command = [sys.executable, "-m", "boardclient", "board", "create"]
@@ -112,6 +113,7 @@ def test_a_file_that_others_could_read_is_made_private(cli, board_service: Board
 # --- what a machine lacks
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("home", ["/dev/null", ""])
 def test_no_home_folder_fails_no_command_for_which_the_environment_names_all(board_service, board, tmp_path, home: str) -> None:
     """As in containers: HOME is no folder, or is empty."""

@@ -117,6 +117,7 @@ def start(argv: list[str], **options) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", "boardclient", *argv], stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("argv", "begin"), _WRITERS)
 def test_a_slow_reader_of_a_pipe_that_does_not_wait_gets_all(large_board, argv: list[str], begin: str) -> None:
     """Otherwise the output ends with what the pipe holds, and with exit code 0."""
@@ -134,6 +135,7 @@ def test_a_slow_reader_of_a_pipe_that_does_not_wait_gets_all(large_board, argv: 
     assert texts[1] == texts[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("argv", [argv for argv, _ in _WRITERS[:-1]])
 def test_a_disk_that_fills_up_ends_a_command_with_words(large_board, tmp_path: Path, monkeypatch, argv: list[str]) -> None:
     """A limit of 64 KiB for a file stands for the disk."""

@@ -15,6 +15,7 @@ import pytest
 from boardclient.testing import BoardService
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("width", "lost", "code"), [(60, 20, 0), (80, 40, 3), (200, 20, 0)])
 def test_rate_and_remaining_time_are_shown_from_the_beginning(
     board_service: BoardService, board, tmp_path: Path, monkeypatch, width: int, lost: int, code: int

@@ -251,6 +251,7 @@ def test_the_journal_of_another_service_is_refused(cli, imported) -> None:
     cli("--base-url", "https://board.example", "undo", journal_of(imported), "--yes").fails(2, "not of this session's service")
 
 
+@pytest.mark.full
 def test_killed_at_any_moment_and_repeated_it_leaves_what_changed(cli, board_service: BoardService, board, csv_file) -> None:
     rows = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(300))
     path = csv_file(rows)

@@ -120,6 +120,7 @@ for steps in range(1, 200):
 '''
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 def test_after_a_kill_at_any_step_no_row_that_was_sent_is_taken_as_unsent(tmp_path: Path) -> None:
     """A process dies before each single statement of its life, and so does the one that resumes."""

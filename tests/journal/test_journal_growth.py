@@ -81,6 +81,7 @@ async def undone(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Wo
     return done
 
 
+@pytest.mark.full
 def test_an_undo_of_four_times_the_cards_does_four_times_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch of deletions is noted by the numbers of its rows, and the journal is opened once."""
     few, many = (asyncio.run(undone(tmp_path / str(number), number, monkeypatch)) for number in (200, 800))

@@ -271,6 +271,7 @@ async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: 
         assert results[5] == BROKE
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("members", "size", "least_turns"),
     [([bytes(64 * 2**20)], 64 * 2**20, 200), ([*[b""] * 2000, b"{}"], 2, 30)],
@@ -301,6 +302,7 @@ async def test_unpacking_lets_others_run(
     assert "larger" in refused.why
 
 
+@pytest.mark.full
 async def test_a_body_that_comes_faster_than_it_is_decoded_is_awaited(open_pool: Any, raw_server: Any, contexts: Any) -> None:
     """The connection is paused meanwhile, so that memory is bounded, and serves on."""
     body = gzip.compress(bytes(2**26)) + gzip.compress(random.Random(1).randbytes(2**22))
@@ -328,6 +330,7 @@ async def test_a_body_that_comes_faster_than_it_is_decoded_is_awaited(open_pool:
 # --- while a body is sent
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("read_bytes", [0, 2**18, 2**19])
 @pytest.mark.parametrize("size", [2**20, 3 * 2**20, 30 * 2**20])
 async def test_an_early_response_to_a_large_body(

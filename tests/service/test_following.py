@@ -277,6 +277,7 @@ async def test_an_instrument_that_fails_disturbs_nothing(
     assert set(failed) == {"at a beginning", "at an event", "at an end"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 4), ("loud", 2), ("", 0)])
 def test_the_environment_asks_for_logs(level: str, lines: int) -> None:
     """BOARDCLIENT_LOG writes to standard error; without it nothing is configured."""

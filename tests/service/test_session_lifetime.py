@@ -194,6 +194,7 @@ FORK = """
 """
 
 
+@pytest.mark.full
 def test_after_a_fork() -> None:
     """A forked child gets a clear error, may close its copy, and the parent's connection remains usable."""
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=300, check=False)

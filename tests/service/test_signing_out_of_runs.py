@@ -10,6 +10,7 @@ from boardclient import AsyncSession, CardDraft, ConsentRequired, MemoryTokenSto
 from boardclient.testing import BoardService
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 @pytest.mark.parametrize("has_board", [False, True])
 async def test_a_run_of_a_user_who_signs_out_ends(tmp_path: Path, has_board: bool, is_elsewhere: bool) -> None:

@@ -55,6 +55,7 @@ def _torn(generator: random.Random, response: bytes) -> list[bytes]:
     return [response[start:end] for start, end in itertools.pairwise(cuts)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("is_damaged", "is_lent"), [(False, False), (False, True), (True, False)])
 async def test_responses_in_torn_packets(raw_server: Any, is_damaged: bool, is_lent: bool) -> None:
     """A whole response is read as it was sent; a damaged one is an error or another status, and never waited for in vain."""

@@ -102,6 +102,7 @@ def _bomb(size: int) -> bytes:
     return b"".join(packer.compress(block) for _ in range(size // 2**20)) + packer.flush()
 
 
+@pytest.mark.full
 async def test_a_gzip_bomb_is_refused(service: BoardService) -> None:
     """A response that unpacks beyond max_answer_bytes is refused, and never takes much more memory than that."""
     bomb = _bomb(256 * 2**20)

@@ -60,6 +60,7 @@ def test_unused_fixtures_import_nothing(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest_subprocess("-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider").ret == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "options"),
     [

@@ -76,6 +76,7 @@ def in_processes(function: Callable[..., Any], path: Path, *arguments: Any) -> l
     return done
 
 
+@pytest.mark.full
 def test_one_of_several_processes_wins(path: Path) -> None:
     """Of processes that begin together, with no file yet, one gets the lease, and one publishes each generation."""
     done = in_processes(contend, path)
