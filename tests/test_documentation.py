@@ -193,6 +193,31 @@ def test_each_page_is_on_the_site() -> None:
     assert site - listed == {"docs/index.md"}
 
 
+_TERMS = re.findall(r"^## ([a-z]+)$", _PAGES["docs/glossary.md"], re.MULTILINE)
+_NO_PROSE = re.compile(r"^```.*?^```$|`[^`\n]+`|\[[^\]]*\]\([^)]*\)|^#[^\n]*$|<!--.*?-->|[\w./-]+\.\w+", re.MULTILINE | re.DOTALL)
+_WITHOUT_TERMS = ("docs/design/", "docs/reference/", "docs/examples/", "docs/glossary.md", "docs/changelog.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", *(page for page in _PAGES if page.startswith("docs/"))])
+def test_each_term_is_linked_from_its_first_use(page: str) -> None:
+    """A reader who meets a term of the glossary is one click away from what it means."""
+    text = "" if page.startswith(_WITHOUT_TERMS) else _PAGES[page].partition("\n## Messages\n")[0]
+    prose = _NO_PROSE.sub(lambda found: "\0" * len(found[0]), text)
+    unlinked = []
+    for term in _TERMS:
+        used = re.search(rf"\b{term}(?:s|es)?\b", prose, re.IGNORECASE)
+        if used and not 0 <= text.find(f"glossary.md#{term})") < used.start():
+            unlinked.append(term)
+    assert unlinked == []
+
+
+def test_the_glossary_has_a_dozen_terms() -> None:
+    """Each is one word, which the pages use."""
+    assert len(_TERMS) == 12
+    used = "\n".join(text for page, text in _PAGES.items() if page.startswith("docs/") and not page.startswith(_WITHOUT_TERMS))
+    assert [term for term in _TERMS if f"glossary.md#{term})" not in used] == []
+
+
 _NAMED = re.compile(r"`((?:boardclient|tests|docs|benchmarks|\.ci)/[\w/.*-]*)`")
 
 

@@ -40,7 +40,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "import": ("_import_command", "Create a card for each row of a file, each exactly once."),
     "export": ("_records", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
-    "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
+    "journal": ("_journal", "Show the journal of an import, and resolve its unknown rows."),
     "request": ("_request", "Send any request, for what the commands do not cover."),
     "mcp": ("_service", "Serve the operations as tools for agents (MCP)."),
     "ledger": ("_journal", "Show how far an import by several workers is, or let its workers end."),

@@ -484,7 +484,7 @@ def test_rows_in_doubt_come_before_those_that_are_left_out(cli, board_service: B
     assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--concurrency", "1").code == 3
     path = csv_file("name\nA\nB\nB!\n")
     cli("import", path, *into(board), "--existing", "skip").fails(
-        2, f"settle them first: boardclient journal resolve {path}.journal"
+        2, f"resolve them first: boardclient journal resolve {path}.journal"
     )
     assert cli("journal", "resolve", f"{path}.journal", "--accept").code == 0
     assert cli("import", path, *into(board)).code == 0

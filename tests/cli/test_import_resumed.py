@@ -302,7 +302,7 @@ def test_another_file_waits_until_the_one_before_is_done(cli, board_service: Boa
     board_service.faults.add(board_service.faults.status(400), "cards.create", call=2)
     assert cli("import", path, *into(board), "--concurrency", "1").code == 1
     csv_file("name\nB1\nB2\n")
-    cli("import", path, *into(board)).fails(2, f"{path}.journal: {of_another}; 1 row of that one must be settled first")
+    cli("import", path, *into(board)).fails(2, f"{path}.journal: {of_another}; 1 row of that one must be resolved first")
     cli("import", path, *into(board), "--journal", f"{path}.journal").fails(2, f"{path}.journal: {of_another}; nothing was sent")
     assert cli("import", path, *into(board), "--journal", f"{path}.b").code == 0
     csv_file("name\nA1\nA2 mended\n")

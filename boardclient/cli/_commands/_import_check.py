@@ -172,7 +172,9 @@ def _journal_of_its_own(file: BinaryIO, options: ImportOptions) -> Path:
     for other in [journal, *journal.parent.glob(f"{glob.escape(Path(options.file).name)}.*.journal")]:
         counts = read_journal(other).counts
         if other != own and (left := sum(counts.values()) - counts["done"] - counts["undone"]):
-            raise UsageError(f"{other}: {_OTHER_FILE}; {plural(left, 'row')} of that one must be settled first; nothing was sent")
+            raise UsageError(
+                f"{other}: {_OTHER_FILE}; {plural(left, 'row')} of that one must be resolved first; nothing was sent"
+            )
     note(f"{journal} is of another file: the journal of this one is {own}")
     return own
 
@@ -290,7 +292,7 @@ class _Checked:
             )
         if doubtful := self.plan.actions["in doubt"]:
             raise UsageError(
-                f"{plural(doubtful, 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
+                f"{plural(doubtful, 'row')} of an earlier run may have one of the cards that equal other rows; resolve them"
                 f" first: boardclient journal resolve {options.journal}"
             )
 

@@ -286,7 +286,7 @@ class ImportRun:
             if self.options.journal is not None and not self.options.probe:
                 again += ", without --no-probe it proves more"
             if self.options.journal is not None:
-                again += f", boardclient journal resolve {self.options.journal} settles them by hand"
+                again += f", boardclient journal resolve {self.options.journal} resolves them"
             raise NotProvenError(f"{plural(report.unknown, 'row')} may exist or not; {again}")
         if audit is not None and not audit.is_sound:
             raise NotProvenError("the board does not list every card, so lost and second ones are not ruled out")

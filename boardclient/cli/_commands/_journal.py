@@ -60,13 +60,13 @@ async def journal_show(file: Path = _journal) -> Mapping[str, object]:
 
 
 class Resolving:
-    """The options with which rows are settled by hand.
+    """The options with which a person resolves rows.
 
     Attributes:
-        row: A row to settle: its reference, or the number of its row in the file, as import names it.
-        number: The row to settle is the one with this number in the file.
-        position: The row to settle is the one at this position among all rows, from 0.
-        reference: The row to settle is the one with this reference.
+        row: A row to resolve: its reference, or the number of its row in the file, as import names it.
+        number: The row to resolve is the one with this number in the file.
+        position: The row to resolve is the one at this position among all rows, from 0.
+        reference: The row to resolve is the one with this reference.
         card_id: The row has this card.
         absent: The row has no card. The next run sends it again.
         accept: Take all suggestions. Look at them first: they are made by resemblance.
@@ -89,13 +89,13 @@ class Resolving:
         if self.card_id is not None and is_address(self.card_id):
             raise click.UsageError("--card is an address: give the card's identifier alone, which ends at the next slash")
         if not named and (self.card_id is not None or self.absent):
-            raise click.UsageError("--card and --absent settle one row: give ROW")
+            raise click.UsageError("--card and --absent resolve one row: give ROW")
         if named and ((self.card_id is None) is not self.absent or self.accept):
             raise click.UsageError("give either --card or --absent for ROW")
         self.is_of_one = bool(named)
 
     def named(self, numbers: RowNumbers | None, is_reference: Callable[[str], bool]) -> NamedRow:
-        """Return the row to settle.
+        """Return the row to resolve.
 
         Raises:
             UsageError: no row is meant, or one of two.
@@ -112,7 +112,7 @@ class Resolving:
 
 @journal.runs("resolve", options=Resolving, needs="nothing")
 async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
-    """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
+    """Show the rows whose cards may exist, beside the cards that may be theirs, or resolve rows.
 
     A row is named as import names it: by its reference or, without one, by its number in the file, where the header of CSV is row
     1. If ROW may be both, --reference or --row says which. A journal that no import has written has no numbers: --position names
@@ -283,7 +283,7 @@ async def ledger_status(fields: tuple[str, ...] | None, ledger: str = _ledger, j
 
 @ledger.runs("resolve", options=Resolving, needs="nothing")
 async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | None = _job) -> None:
-    """Show the rows of an import by several workers whose cards may exist, or settle one by hand.
+    """Show the rows of an import by several workers whose cards may exist, or resolve one.
 
     A row is named by its reference or, without one, by its position among the rows of its board, with --position. --accept
     takes the cards that are suggested: look at them first, since they are suggested by resemblance.
