@@ -1,6 +1,7 @@
 """The documentation site: `sphinx-build -W docs site`. It needs the group `docs` and no network."""
 
 import hashlib
+import json
 import re
 import sys
 from importlib.metadata import version as version_of
@@ -72,6 +73,12 @@ python_maximum_signature_line_length = 60
 
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DRAWINGS = Path(__file__).parent / "drawings"
+SINCE = {
+    name: version
+    for version, names in json.loads((Path(__file__).parent / "since.json").read_text(encoding="utf-8")).items()
+    for name in names
+}
+"""The version in which each public name appeared, `next` for one that comes with the next."""
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
@@ -149,6 +156,12 @@ def _linked(app: Any, what: str, name: str, obj: object, options: object, lines:
     lines[:] = [
         _json(_MODULE.sub("", line)) if line.startswith(":vartype") else _NAME.sub(r":py:obj:`\1`", line) for line in lines
     ]
+
+
+def _with_version(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Say at the end of a class or function since which version it is there."""
+    if name in SINCE:
+        lines += ["", f".. versionadded:: {SINCE[name]}", ""]
 
 
 def _without_fields(app: Any, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
@@ -241,6 +254,7 @@ def setup(app: Any) -> None:
     app.connect("autodoc-skip-member", _without_fields)
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
     app.connect("autodoc-process-docstring", _linked, priority=600)
+    app.connect("autodoc-process-docstring", _with_version, priority=700)
     app.connect("missing-reference", _found_by_its_end)
     app.connect("html-page-context", _breakable)
     app.connect("build-finished", _markdown_beside_html)

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import importlib
 import io
+import json
 import logging
 import re
 import subprocess
@@ -166,6 +167,21 @@ def test_each_public_name_is_in_the_reference(name: str) -> None:
     """The site documents each name that users import."""
     names = [f"{name}.{public}" for public in importlib.import_module(name).__all__ if public not in {"__version__", "Member"}]
     assert [name for name in names if not re.search(rf":: {re.escape(name)}$", _REFERENCE, re.MULTILINE)] == []
+
+
+def test_each_public_name_says_since_which_version_it_is_there() -> None:
+    """The reference shows the version of docs/since.json. A new name has `next` until a version is cut."""
+    since = json.loads((_ROOT / "docs" / "since.json").read_text(encoding="utf-8"))
+    versions = re.findall(r"^## \[([\d.]+)\]", _PAGES["CHANGELOG.md"], re.MULTILINE)
+    assert [*since] == [*reversed(versions), "next"]
+    dated = [name for names in since.values() for name in names]
+    shown = set(re.findall(r"auto\w+:: (boardclient[\w.]+)$", _REFERENCE, re.MULTILINE))
+    modules = set(re.findall(r"automodule:: (boardclient[\w.]+)$", _REFERENCE, re.MULTILINE))
+    for module in ("boardclient.retry", "boardclient.web", "boardclient.logs", "boardclient.testing.faults"):
+        shown |= {f"{module}.{name}" for name in importlib.import_module(module).__all__}
+    assert sorted(shown - modules - set(dated)) == []
+    assert [name for name in dated if name not in shown and name.rpartition(".")[0] not in modules] == []
+    assert len(dated) == len(set(dated))
 
 
 @pytest.mark.parametrize("page", [page for page in _PAGES if page.startswith("docs/") and not page.startswith("docs/design/")])
