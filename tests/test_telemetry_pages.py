@@ -22,7 +22,7 @@ _HTML = {"Content-Type": "text/html"}
 
 def test_the_page_of_events_lists_them_all() -> None:
     """Each event is in the table with all its fields."""
-    page = (_DOCS / "events.md").read_text(encoding="utf-8")
+    page = (_DOCS / "telemetry.md").read_text(encoding="utf-8")
     for event in get_args(events.Event):
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{event.__name__}` |")]
         assert re.findall(r"`(\w+)`", row)[1:] == [field.name for field in attrs.fields(event)]
