@@ -344,7 +344,7 @@ def test_an_import_whose_row_numbers_can_t_be_kept_says_so(cli, board_service, b
 
 def test_fields_of_the_result_are_those_of_the_page(cli, board, csv_file) -> None:
     """Each can be asked for, and each that a result has is on the page."""
-    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
     fields = [name for name, _ in rows if name in RESULT]
     assert [row for row in rows if row[0] in RESULT] == list(RESULT.items())
