@@ -38,7 +38,7 @@ async def test_each_constructor_for_agents_takes_its_arguments(monkeypatch: pyte
     found = re.findall(r"`(?:async with )?(AsyncSession[.(][^`]*?\))(?: as session)?`", _TEXT)
     assert len(found) == 3
     for line in found:
-        await eval(line, vars(boardclient)).aclose()
+        await eval(line, {name: getattr(boardclient, name) for name in boardclient.__all__}).aclose()
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", _TEXT))
