@@ -1,4 +1,4 @@
-"""A Django project as docs/web.md describes it: `boards`, its middleware, views, and the ASGI application."""
+"""A Django project as docs/frameworks/django.md describes it: `boards`, its middleware, views, and the ASGI application."""
 
 from __future__ import annotations
 

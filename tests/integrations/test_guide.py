@@ -1,4 +1,4 @@
-"""The applications of the pages: the upload of docs/web.md loses no row, and the tutorial's serves guests and users."""
+"""The applications of the pages: the upload of docs/web-uploads.md loses no row, and the tutorial's serves guests and users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program(page: str, word: str) -> Any:
 def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, consenting: BoardService) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOARDCLIENT_TOKENS", str(tmp_path / "tokens"))
-    return program("web.md", "csv")
+    return program("web-uploads.md", "csv")
 
 
 def sending(client: TestClient) -> Any:
