@@ -235,7 +235,7 @@ class Cards(_Resource):
         if reference is not None or ledger is not None:
             if reference is None or ledger is None or board_id is None or unknown == "report":
                 raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
-            from boardclient.distributed._work import create_once
+            from boardclient.distributed._references import create_once
 
             times = settle, patience
             return await create_once(self._pipeline, draft, board_id, reference, ledger, times, probe=probe)

@@ -21,6 +21,10 @@ from boardclient.models import BoardList, Card, CardDraft
 _AGAIN_SECONDS: Final = 1.0
 """After which the same call continues, where nothing says when it makes sense."""
 
+_NO_RECORD: Final = (
+    "no record of the call is kept, so that the same call creates another card: look at the board before, or give a reference"
+)
+
 
 def bound_of(pipeline: Pipeline, settle_seconds: float, patience: float | None) -> float | None:
     """Return the seconds within which the call for a card ends, None for no bound: no deadline was asked for."""
@@ -88,6 +92,8 @@ async def create_card(pipeline: Pipeline, draft: CardDraft, options: BulkOptions
     if result.card is None:
         assert result.error is not None  # noqa: S101 -- it has one of both
         say_when(result.error, began + options.settle_seconds - asyncio.get_running_loop().time())
+        if result.error.effect is Effect.UNKNOWN:
+            add_words(result.error, _NO_RECORD)
         raise result.error
     return result.card
 

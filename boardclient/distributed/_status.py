@@ -15,6 +15,7 @@ from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._content import Content
 from boardclient.bulk._life import IN_DOUBT, Outcome, check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow, suggested
+from boardclient.distributed._doubts import BY_RECONCILING, explain
 from boardclient.distributed._jobs import Job, check_job
 from boardclient.distributed._leases import LEASE_SECONDS, claim, worker_name
 from boardclient.errors import BoardClientError, Effect, JournalError
@@ -266,12 +267,15 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     async with of_ledger(check_job(job), None) as (database, names):
         async for index, row in _rows(database, names[job.name], is_problem=is_problem):
             is_earlier = row.state == "done" and row.at is not None and row.at < job.planned_at
-            yield result_of(index, row.draft, row.outcome, is_earlier=is_earlier)
+            result = result_of(index, row.draft, row, is_earlier=is_earlier)
+            if result.state == "unknown" and result.error is not None:
+                explain(result.error, job, index if row.ref is None else row.ref, BY_RECONCILING)
+            yield result
 
 
 async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGenerator[tuple[int, StoredRow], None]:
     """Yield the rows of a job that are not waiting, with their positions in the job. They are read in pages."""
-    firsts = await _firsts(database, job)
+    firsts = await firsts_of(database, job)
     if is_problem:
         for row in await database.query(lambda connection: _problems(connection, job)):
             yield firsts[row.part] + row.seq % PLACES, row
@@ -290,19 +294,21 @@ def _problems(connection: Connection, job: int) -> list[StoredRow]:
     return sorted(StoredRow(*row) for row in found)
 
 
-async def _firsts(database: Database, job: int) -> dict[int, int]:
+async def firsts_of(database: Database, job: int) -> dict[int, int]:
     """Return the position of the first row of each part in the job."""
     sizes = await database.read("SELECT part, size FROM boardclient_parts WHERE job = ? ORDER BY part", job)
     return dict(zip((part.part for part in sizes), accumulate((part.size for part in sizes), initial=0), strict=False))
 
 
-def result_of(index: int, draft: CardDraft, known: Outcome, *, is_earlier: bool) -> CardResult:
+def result_of(index: int, draft: CardDraft, row: StoredRow, *, is_earlier: bool) -> CardResult:
     """Return the result of a row, as a run would yield it."""
-    state, detail = known
+    state, detail = row.outcome
     if state == "done":
         return CardResult(index=index, draft=draft, card=Card(detail), state="already" if is_earlier else "created")
     is_unknown = state in IN_DOUBT
     error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
+    if is_unknown:
+        error.candidates = tuple(card[0] for card in json.loads(row.resembling or "[]"))
     return CardResult(index=index, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 
 
@@ -392,7 +398,7 @@ async def resolve(
     told = Outcome("waiting", _ABSENT) if card_id is None else Outcome("done", check_identifier(card_id, "card_id"))
     async with of_ledger(ledger, name) as (database, names):
         job = _only(names)
-        firsts = await _firsts(database, job) if isinstance(row, int) else {}
+        firsts = await firsts_of(database, job) if isinstance(row, int) else {}
 
         def settle(connection: Connection) -> bool:
             found = _found(connection, job, row, firsts)

@@ -176,7 +176,7 @@ class Task:
                 left, report, found = rows, BulkReport(), []  # all results are from before
             for row in left:
                 index = index_of[row.seq]
-                results[index] = result_of(index, drafts[index], row.outcome, is_earlier=True)
+                results[index] = result_of(index, drafts[index], row, is_earlier=True)
             for row, result in found:
                 index = index_of[row.seq]
                 results[index] = attrs.evolve(result, index=index, draft=drafts[index])

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import attrs
 
 from boardclient import AsyncSession
-from boardclient._interface import _operations as operations
-from boardclient._interface._responses import add_words
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._results import MOST_PROBLEMS
-from boardclient.bulk._run import settle_seconds_of
-from boardclient.bulk._single import bound_of, say_when
 from boardclient.distributed._batches import check_rows, check_text, key_of
-from boardclient.distributed._jobs import CLOSING, Job, check_job, enter_job, new_job
-from boardclient.distributed._leases import LEASE_SECONDS, SHORTEST_SECONDS
+from boardclient.distributed._doubts import explain_all
+from boardclient.distributed._jobs import CLOSING, Job, check_job
+from boardclient.distributed._leases import LEASE_SECONDS
+from boardclient.distributed._status import firsts_of
 from boardclient.distributed._status import report as report_of
 from boardclient.distributed._status import results as results_of
 from boardclient.distributed._task import Progress, Task, WorkOptions
-from boardclient.distributed._worker import Worker, run_here, worker_for
-from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError, NotFoundError
-from boardclient.models import Card, CardDraft, DraftLike
-from boardclient.store._location import checked_location
+from boardclient.distributed._worker import run_here, worker_for
+from boardclient.errors import ConsentRequired, JournalError
+from boardclient.models import DraftLike
+from boardclient.store._rows import PLACES
 
 R = TypeVar("R")
 
@@ -162,15 +158,23 @@ async def run_batch(
     options: WorkOptions,
     *,
     settles: bool = False,
+    explains: bool = True,
 ) -> tuple[BulkReport, list[CardResult]]:
-    """Do what `import_batch` does, and return the results as well. With `settles`, rows in doubt of this batch are settled."""
+    """Do what `import_batch` does, and return the results as well.
+
+    With `settles`, rows in doubt of this batch are settled. With `explains`, the errors of unknown rows say how that is done.
+    """
     drafts = check_rows(rows)
     name = key_of(drafts) if key is None else check_text(key, "key")
     async with _task(job, session, options) as task:
         if not drafts:
             return BulkReport(), []
         batch = await task.store(name, drafts)
-        return await task.complete(batch, drafts, settles=settles)
+        report, results = await task.complete(batch, drafts, settles=settles)
+        if explains and report.unknown:
+            firsts = await firsts_of(task.database, task.stored.job)
+            explain_all(results, job, lambda index: firsts[batch.rows[index].part] + batch.rows[index].seq % PLACES)
+        return report, results
 
 
 async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = True) -> BulkReport:
@@ -206,90 +210,6 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
         audit_error=failure or found.audit_error,
         probes=settled.probes,
     )
-
-
-async def create_once(
-    pipeline: Pipeline,
-    draft: CardDraft,
-    board_id: str,
-    reference: str,
-    ledger: str | os.PathLike[str],
-    times: tuple[float | None, float | None],
-    *,
-    probe: bool,
-) -> Card:
-    """Create the card of a reference as a batch of one, or return it. If the card is in doubt, only its row is settled.
-
-    `times` are `settle` and `patience` of `cards.create`, which describes them.
-    """
-    settle, patience = times
-    check_text(reference, "reference")
-    job, options = new_job(board_id, checked_location(ledger), settle=settle)
-    async with worker_for(job.ledger, creates=True) as worker:
-        key = job.name, options
-        if key not in worker.opened:
-            worker.opened[key], _ = await enter_job(worker.database, job, options, takes_batches=True)
-        job = worker.opened[key]
-        row, settle_seconds = attrs.evolve(draft, reference=reference), settle_seconds_of(pipeline, settle)
-        clock = asyncio.get_running_loop().time
-        bound, began = bound_of(pipeline, settle_seconds, patience), clock()
-        work = WorkOptions(
-            lease=SHORTEST_SECONDS,
-            probe=probe,
-            patience=bound,
-            settle=settle,
-            ends_at=None if bound is None else began + bound,
-        )
-        _, (result,) = await run_batch(job, None, [row], pipeline, work)
-        if result.state == "unknown":
-            failure = result.error
-            if patience is None and bound is not None:  # the time to settle begins with the end of the request
-                work = attrs.evolve(work, ends_at=clock() + bound)
-            _, (result,) = await run_batch(job, None, [row], pipeline, work, settles=True)
-            if result.error is not None:
-                _name_cause(result.error, failure)
-                result.error.candidates = await _candidates(worker, job, reference)
-                say_when(result.error, began + settle_seconds - clock())
-    if result.card is None:
-        assert result.error is not None  # noqa: S101 -- it has one of both
-        raise result.error
-    if result.state == "created":
-        return result.card
-    return await _shown(pipeline, result.card, reference)
-
-
-def _name_cause(error: BoardClientError, failure: BoardClientError | None) -> None:
-    """Begin the message of an error with that of the failure that caused it."""
-    if failure is not None and failure.message not in error.message:
-        error.message = f"{failure.message}; {error.message}"
-
-
-async def _candidates(worker: Worker, job: Job, reference: str) -> tuple[str, ...]:
-    """Return the identifiers of the cards that may belong to a reference."""
-    found = await worker.database.read(
-        "SELECT o.resembling FROM boardclient_rows AS r JOIN boardclient_outcomes AS o ON o.seq = r.seq"
-        " JOIN boardclient_jobs AS j ON j.job = r.job WHERE j.name = ? AND r.ref = ?",
-        job.name,
-        reference,
-    )
-    return tuple(card[0] for row in found for card in json.loads(row.resembling or "[]"))
-
-
-async def _shown(pipeline: Pipeline, card: Card, reference: str) -> Card:
-    """Return the card of a reference as it is now, or only its identifier if it can't be read.
-
-    Raises:
-        NotFoundError: it is deleted.
-    """
-    try:
-        shown = await pipeline.call(operations.READ_CARD.request(card.id))
-    except NotFoundError as error:
-        add_words(error, f"the card {card.id} of the reference {reference!r} was created, and is deleted or out of reach")
-        error.effect, error.repeatable = Effect.DONE, False
-        raise
-    except BoardClientError:  # raising it would mean that nothing was created
-        return card
-    return shown if shown.id == card.id else card
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, Unio
 
 import attrs
 
-from boardclient.errors import InvalidIdentifierError
+from boardclient.errors import BoardClientError, InvalidIdentifierError
 from boardclient.models._reading import aware as aware
 from boardclient.models._reading import configured_zone as configured_zone
 from boardclient.models._reading import did_you_mean as did_you_mean
@@ -156,7 +156,21 @@ def _lazy_extra(cls: type[M]) -> type[M]:
         return fields
 
     cast("Any", cls).extra = property(extra, slot.__set__)
+    cast("Any", cls)._given_extra = slot
     return cls
+
+
+class _Unread(dict[str, JsonValue]):
+    """The `extra` of a card that could not be read. It holds why, so that other cards need no place for that."""
+
+    problem: BoardClientError
+
+
+def unread_card(card_id: str, problem: BoardClientError) -> Card:
+    """Return a card of which only the identifier is known, and why."""
+    extra = _Unread()
+    extra.problem = problem.with_traceback(None)
+    return Card(card_id, extra=extra)
 
 
 @_lazy_extra
@@ -214,6 +228,15 @@ class Card(_Model):
     due: datetime | None = None
     pos: str | float | None = None
     extra: Extra = _extra()
+
+    @property
+    def problem(self) -> BoardClientError | None:
+        """Why a card that exists can't be read now.
+
+        Then only its `id` is set, as `cards.create(reference=)` returns it. None for other cards.
+        """
+        given = cast("Any", self)._given_extra
+        return given.problem if type(given) is _Unread else None
 
 
 @_lazy_extra

@@ -103,6 +103,8 @@ class StoredLedger(DurableLedger):
         self._ahead = {row.seq for row in rows if row.state == "logged"} if is_fresh else set[int]()
         self._pending: dict[int, Outcome] = {}
         self._resembling: dict[int, str] = {}
+        self._doubted_at: dict[int, float] = {}
+        """When the last requests of unknown rows ended, on the loop's clock."""
         self._told: BulkReport = BulkReport()
         """The last report that was written to the database."""
         self._writing = asyncio.Lock()
@@ -138,8 +140,10 @@ class StoredLedger(DurableLedger):
         """Record the result of a row. If this ledger kept it from being sent, it waits for the next run."""
         if isinstance(error, JournalError) and state == "failed":
             self.withdraw([row])
-        else:
-            super().add_outcome(row, state, card, error)
+            return
+        if state == "unknown" and row.doubted_at:  # `settle` counts from the end of its request, whichever call waits for it
+            self._doubted_at[row.seq] = row.doubted_at
+        super().add_outcome(row, state, card, error)
 
     def release(self, row: Row) -> None:
         """Check right before a request that this worker still has the rows.
@@ -231,11 +235,14 @@ class StoredLedger(DurableLedger):
                 self._timer = None
             noted, self._pending = self._pending, {}
             again, logged = self._split(sent)
-            report, is_written = self.report(), False
+            report, is_written, now = self.report(), False, asyncio.get_running_loop().time()
+            ages = {
+                seq: max(0.0, now - self._doubted_at.get(seq, now)) for seq, known in noted.items() if known.state == "unknown"
+            }
 
             def store(connection: Connection) -> None:
                 self._right.renew(connection)
-                self._store(connection, noted, again, logged, report)
+                self._store(connection, noted, again, logged, report, ages)
                 if then is not None:
                     then(connection)
 
@@ -276,9 +283,13 @@ class StoredLedger(DurableLedger):
         again: Iterable[int],
         logged: Mapping[int, int],
         report: BulkReport,
+        ages: Mapping[int, float],
     ) -> None:
         job, at = self._job.job, connection.now()
-        known = {seq: (seq, job, one.state, one.detail, at, self._candidates(seq, one)) for seq, one in noted.items()}
+        known = {
+            seq: (seq, job, one.state, one.detail, at - ages.get(seq, 0.0), self._candidates(seq, one))
+            for seq, one in noted.items()
+        }
         known |= {seq: (seq, job, *LOGGED, at, None) for seq in again}
         if known:  # in one order, or two transactions could wait for each other
             put_outcomes(connection, [known[seq] for seq in sorted(known)])

@@ -12,34 +12,32 @@ import sys
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
 import pytest
+from batch_world import World, counts
+from batch_world import world as world
 from waiting import SECONDS, until
 
 from boardclient import (
-    AsyncSession,
     BadRequestError,
     BoardList,
     BulkReport,
-    Card,
     CardDraft,
     JournalError,
-    NotFoundError,
     Pace,
     RateLimitError,
 )
+from boardclient.distributed import _leases as part_ledgers
 from boardclient.distributed import (
-    Job,
     accept_suggestions,
     drain,
     import_batch,
     import_part,
-    open_job,
     plan,
     plan_many,
     reconcile,
@@ -50,65 +48,13 @@ from boardclient.distributed import (
     status,
     unknown_rows,
 )
-from boardclient.distributed import _leases as part_ledgers
 from boardclient.errors import BoardClientError, Effect
 from boardclient.store import _ledger as stored_ledgers
 from boardclient.store._database import Database
-from boardclient.testing import BoardService, faults
+from boardclient.testing import faults
 from boardclient.testing.faults import Stage
 
 T = TypeVar("T")
-
-
-@attrs.define
-class World:
-    """A service with a board, a session, and a ledger."""
-
-    service: BoardService
-    session: AsyncSession
-    board_id: str
-    list_id: str
-    ledger: str
-
-    def drafts(self, count: int, word: str = "card") -> list[CardDraft]:
-        return [CardDraft(f"{word} {n}", self.list_id, reference=f"{word} {n}") for n in range(count)]
-
-    async def open(self, **options: Any) -> Job:
-        return await open_job(self.board_id, self.ledger, **{"settle": 0.2, **options})
-
-    async def deliver(self, job: Job, key: str | None, rows: Sequence[CardDraft], **options: Any) -> BulkReport:
-        async with asyncio.timeout(SECONDS):
-            return await import_batch(job, key, rows, session=self.session, **options)
-
-    async def interrupt(self, job: Job, key: str, rows: Sequence[CardDraft], *, sent: int) -> None:
-        """End a delivery after some of its rows."""
-        first = self.sent + sent + 1
-        self.service.faults.add(faults.status(401), "cards.create", call=range(first, first + len(rows)))
-        with pytest.raises(BoardClientError):
-            await self.deliver(job, key, rows, concurrency=1)
-        self.service.faults.clear()
-
-    async def names(self) -> Counter[str | None]:
-        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
-
-    async def create(self, name: str, reference: str, **options: Any) -> Card:
-        places: dict[str, Any] = {"list_id": self.list_id, "board_id": self.board_id, "ledger": self.ledger}
-        return await self.session.cards.create(name, reference=reference, **places, settle=0.2, **options)
-
-    @property
-    def sent(self) -> int:
-        return len(self.service.calls_of("cards.create"))
-
-
-@pytest.fixture
-async def world(ledger: str) -> AsyncIterator[World]:
-    async with BoardService() as service, service.session() as session:
-        board = service.seed({"To Do": []})
-        yield World(service, session, board.id, board.lists["To Do"], ledger)
-
-
-def counts(found: BulkReport) -> tuple[int, int, int, int]:
-    return found.created, found.already, found.failed, found.unknown
 
 
 # --- batches
@@ -1359,57 +1305,7 @@ async def test_batches_whose_database_restarts_while_they_are_delivered_and_sett
     assert (await world.names()).total() > 2 * engine.total
 
 
-# --- a single card has an end
-
-
-async def test_the_card_of_a_reference_is_given_up_in_time_and_goes_on_later(world: World) -> None:
-    """Whatever the board's listing answers. What is left of `settle` is waited for once, and not in each call."""
-    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
-    world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
-    loop = asyncio.get_running_loop()
-    world.session = world.session.with_options(timeout=0.3)
-    for patience in (None, 0.2):
-        began = loop.time()
-        with pytest.raises(BoardClientError) as caught:
-            await world.create("Fix the login", "t1", patience=patience)
-        assert caught.value.effect is Effect.UNKNOWN
-        assert caught.value.retry_at is not None
-        assert "the connection was closed before the response" in str(caught.value)
-        assert loop.time() - began < SECONDS / 3
-    world.service.faults.clear()
-    world.session = world.session.with_options(timeout=30.0)
-    assert (await world.create("Fix the login", "t1")).name == "Fix the login"
-    assert world.sent == 1
-
-
-@pytest.mark.parametrize("ledger", ["file"], indirect=True)
-async def test_a_single_card_is_given_up_in_time(world: World) -> None:
-    """Before it was sent, while the board can't be read, and after that."""
-    session = world.session.with_options(timeout=0.3)
-    options: dict[str, Any] = {"list_id": world.list_id, "board_id": world.board_id, "settle": 0.1}
-    world.service.faults.add(faults.hang(), "boards.cards", times=1)
-    with pytest.raises(BoardClientError) as caught:
-        await session.cards.create("Card", **options, patience=0.1)
-    assert (caught.value.effect, caught.value.retry_at is not None, world.sent) == (Effect.NOT_SENT, True, 0)
-    world.service.faults.clear()
-    reads = len(world.service.calls_of("boards.cards"))
-    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
-    world.service.faults.add(faults.status(500), "boards.cards", call=range(reads + 2, 1000))
-    with pytest.raises(BoardClientError) as caught:
-        await session.cards.create("Card", **options)
-    assert (caught.value.effect, caught.value.retry_at is not None) == (Effect.UNKNOWN, True)
-
-
-async def test_the_card_of_a_reference_that_was_deleted_is_named(world: World) -> None:
-    """The effect of the error is DONE, told from a card that can't be read now, which is returned by its identifier."""
-    card = await world.create("Fix the login", "t1")
-    world.service.faults.add(faults.status(403), "cards.get", times=1)
-    assert await world.create("Fix the login", "t1") == Card(card.id)
-    await world.session.cards.delete(card.id)
-    with pytest.raises(NotFoundError, match=f"the card {card.id} of the reference 't1' was created, and is deleted") as caught:
-        await world.create("Fix the login", "t1")
-    assert caught.value.effect is Effect.DONE
-    assert world.sent == 1
+# --- what people resolve
 
 
 async def test_what_a_person_has_resolved_can_be_resolved_otherwise(world: World) -> None:

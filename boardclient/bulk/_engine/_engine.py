@@ -357,7 +357,8 @@ class Engine:
         else:
             rows = [*self._places.open]
             self._places.empty(self._places.open)
-            for finding in await self._reconciler.give_up(rows, _NOT_PROVEN):
+            why = _NOT_PROVEN if self._options.probe else f"{_NOT_PROVEN}; a temporary card may prove it, and none was allowed"
+            for finding in await self._reconciler.give_up(rows, why):
                 self._lives.happen(finding.row, "given up", error=finding.error)
 
     # --- probes
@@ -379,12 +380,14 @@ class Engine:
             await self._sender.wait_for_change()
         with suppress(BoardClientError):
             await self._responses.prove(self._responses.order.connections)
-        why, error = "the run was stopped", self._tally.error
-        if error is not None:
+        why, error, unread = "the run was stopped", self._tally.error, self._board.failure
+        if unread is not None and error is None:  # it was stopped while it waited for the board
+            why = f"the board could not be read: {unread.message}"
+        elif error is not None:
             why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
-        self._end_lives(why)
+        self._end_lives(why, is_unread=unread is not None)
         await self._probes.remove(is_patient=False)
 
-    def _end_lives(self, why: str) -> None:
+    def _end_lives(self, why: str, *, is_unread: bool = False) -> None:
         self._responses.end()
-        self._lives.end(why)
+        self._lives.end(why, is_unread=is_unread)

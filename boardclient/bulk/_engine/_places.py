@@ -324,11 +324,14 @@ class Lives:
                 row.is_earlier, row.error, row.put_off_at, row.probes = False, None, math.inf, 0
         self.happen(row, event, card, error)
 
-    def end(self, why: str) -> None:
-        """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist."""
+    def end(self, why: str, *, is_unread: bool = False) -> None:
+        """End the lives of all rows that have no result: they are not sent, or it is unknown whether their cards exist.
+
+        If the board could not be read, rows of earlier runs say so as well. Otherwise they say what is known of them.
+        """
         for row in self.places.clear():
             if row.state == "doubted" and row.is_refused:
                 self.happen(row, "refusal stands")
                 continue
-            is_lost = row.state in {"doubted", "open", "again"} and not row.is_earlier
+            is_lost = row.state in {"doubted", "open", "again"} and (is_unread or not row.is_earlier)
             self.happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)

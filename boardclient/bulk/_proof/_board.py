@@ -198,6 +198,8 @@ class RunBoard:
     """When, on the loop's clock, the pause ends that follows a refusal with 429, or None."""
     is_asked: bool = attrs.field(init=False, default=False)
     """Whether the service has asked for it."""
+    failure: BoardClientError | None = attrs.field(init=False, default=None)
+    """Why it could not be read when that was tried last, None if it could."""
     _baseline: IdSet | None = attrs.field(init=False, default=None)
     _listed_before: Counter[str] | None = attrs.field(init=False, default=None)
     """How many cards each list had before the first row, if this run has read them."""
@@ -314,6 +316,7 @@ class RunBoard:
                     or (isinstance(error, NO_BOARD) and request.operation in _OF_BOARD)
                 ):
                     raise  # what was asked, or that there is no such board: no failure of the service, which waiting would mend
+                self.failure = error
                 # For others the hold makes it wait.
                 asked = retry_after_of(error)
                 pause = (asked or _PAUSE_SECONDS) if is_throttling(error) else 0.0
@@ -324,6 +327,7 @@ class RunBoard:
                     raise
             else:
                 self._hold.record_success(is_read=True)
+                self.failure = None
                 return value
             finally:
                 self._hold.release()

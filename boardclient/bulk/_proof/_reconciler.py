@@ -40,7 +40,7 @@ _MOST_NAMED: Final = 100
 """How many cards are kept for a row that may be its."""
 _MOST_AUDITED: Final = 1000
 """The largest number of cards in each tuple of an audit."""
-_NOT_KNOWN: Final = "whether the card exists is not known"
+NOT_KNOWN: Final = "whether the card exists is not known"
 _DOUBT: Final = re.compile(
     r"; the (?:service may have done it|status says that it was done)(?:: check before you send it again.*)?"
 )
@@ -234,14 +234,14 @@ class Reconciler:
                     row.absent_from = before[row.seq].extent  # that listing lacked it, too, as is known by now
                 findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
-                findings.append(_unknown(row, _NO_BASELINE))
+                findings.append(_unknown(row, _NO_BASELINE, cards=possible))
             elif incomplete is None and self._may_become_clear(row.draft.list_id, evidence, is_equal=bool(equal)):
                 why = _why(possible, is_equal=bool(equal))
                 self._possible[row.seq] = _Possible(possible, why, listing.extent(row.draft.list_id))
                 findings.append(RowFinding(row, "not listed"))
             else:
                 resembling[row.seq] = possible
-                findings.append(_unknown(row, _why(possible, is_equal=bool(equal))))
+                findings.append(_unknown(row, _why(possible, is_equal=bool(equal)), cards=possible))
         return await self._record(findings, resembling, listing)
 
     def _may_become_clear(self, list_id: str, evidence: Evidence, *, is_equal: bool) -> bool:
@@ -266,7 +266,7 @@ class Reconciler:
                 findings.append(RowFinding(row, "found", matches.found[row]))
             elif possible := matches.unclear.get(row):
                 resembling[row.seq] = possible
-                findings.append(_unknown(row, _why(possible, is_equal=True)))
+                findings.append(_unknown(row, _why(possible, is_equal=True), cards=possible))
             else:
                 findings.append(RowFinding(row, "absent" if row.is_excused else "refusal stands"))
         return await self._record(findings, resembling, listing)
@@ -375,7 +375,8 @@ class Reconciler:
         """
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if row.named is not None:
-            return _unknown(row, "its response named a card which is known as another")
+            why = f"its response named the card {row.named}, which is known as another"
+            return _unknown(row, why, cards=[Card(row.named)])
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
         if row.absent_from is not None and listing.has_grown(row.absent_from) and evidence.has_later_sample(row):
@@ -390,7 +391,8 @@ class Reconciler:
         self._unknown += rows
         possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
         await self._name_cards({seq: known.cards for seq, known in possible.items()})
-        return [_unknown(row, possible[row.seq].why if row.seq in possible else why, cause) for row in rows]
+        nothing = _Possible((), why, Extent(0, 0))
+        return [_unknown(row, known.why, cause, known.cards) for row in rows for known in [possible.get(row.seq, nothing)]]
 
     # --- the audit
 
@@ -472,24 +474,31 @@ def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
     return f"{some} may be this row's: {'it is' if len(cards) == 1 else 'they are'} no other row's"
 
 
-def _unknown(row: Row, why: str, cause: BoardClientError | None = None) -> RowFinding:
-    return RowFinding(row, "undecided", error=unknown_error(row, why, cause))
+def _unknown(row: Row, why: str, cause: BoardClientError | None = None, cards: Sequence[Card] = ()) -> RowFinding:
+    return RowFinding(row, "undecided", error=unknown_error(row, why, cause, cards))
 
 
-def unknown_error(row: Row, why: str, cause: BoardClientError | None = None) -> BoardClientError:
-    """Return the row's own error, what broke or what the status was, with why it stays unknown."""
-    words = f"{_NOT_KNOWN}: {why}"
+def cause_in(message: str) -> str:
+    """Return what the message of an error says of a request: the status, or what broke.
+
+    What follows it says more about the effect. Of what an earlier run has said, the cause counts.
+    """
+    cause = _DOUBT.sub("", message.partition(f"; {NOT_KNOWN}")[0])
+    return "" if cause.startswith(NOT_KNOWN) else cause
+
+
+def unknown_error(row: Row, why: str, cause: BoardClientError | None = None, cards: Sequence[Card] = ()) -> BoardClientError:
+    """Return the row's own error, what broke or what the status was, with why it stays unknown, and which cards may be its."""
+    words = f"{NOT_KNOWN}: {why}"
     if row.error is None:
         error = BoardClientError(words, Effect.UNKNOWN)
     else:
         error = copy.copy(row.error)
         if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
             error.effect = Effect.UNKNOWN
-        # The words below say more about the effect. Of what an earlier run has said, the cause counts.
-        error.message = _DOUBT.sub("", error.message.partition(f"; {_NOT_KNOWN}")[0])
-        if error.message.startswith(_NOT_KNOWN):
-            error.message = ""
+        error.message = cause_in(error.message)
         add_words(error, words, "; " if error.message else "")
+    error.candidates = tuple(card.id for card in cards[:_MOST_NAMED])
     if cause is not None:
         error.retry_at = cause.retry_at
     return error

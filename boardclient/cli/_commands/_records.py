@@ -21,7 +21,7 @@ from boardclient.cli._app import (
     timezone_option,
     yes_option,
 )
-from boardclient.cli._output import CommandError, UsageError, local, note, out, plural, quoted, show, show_all
+from boardclient.cli._output import CommandError, UsageError, in_words, local, note, out, plural, quoted, show, show_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,7 +167,7 @@ _has_card = board_option("The board on which to look for names.")
 _into_list = option(metavar="LIST", required=True, help="The list that gets the card: an identifier, or a name with --board.")
 
 
-@card_group.runs("create", "card created", *_CARD, board=_has_card, writes=True)
+@card_group.runs("create", "card created", *_CARD, "problem", board=_has_card, writes=True)
 async def card_create(
     client: Client,
     name: str = name_argument,
@@ -197,7 +197,8 @@ async def card_create(
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
     from boardclient.cli._running import kept_ledger
-    from boardclient.events import BulkProgress
+    from boardclient.errors import Effect
+    from boardclient.events import BulkProgress, ResponseReceived
     from boardclient.models import read_date
 
     if reference is None and ledger is not None:
@@ -213,15 +214,22 @@ async def card_create(
     list_id = await client.list_id(list_)
     note_once = functools.cache(note)
 
+    causes = ["an earlier call has sent the card, and ended before the response came"]
+
     def tell(event: Event) -> None:
-        if isinstance(event, BulkProgress) and event.wait_ends_at is not None:
+        if isinstance(event, ResponseReceived) and event.effect is Effect.UNKNOWN and event.operation == "cards.create":
+            causes.append(event.why)
+        elif isinstance(event, BulkProgress) and event.wait_ends_at is not None and event.in_doubt:
             until = f"{event.wait_ends_at.astimezone():%H:%M:%S}"
-            note_once(f"the response was lost: the board is read at {until} to find the card")
+            note_once(f"the card may exist ({causes[-1]}): the board is read at {until} to find it")
 
     create = client.session.with_options(observers=[tell]).cards.create
     place: dict[str, Any] = {"board_id": client.board_id() or None, "reference": reference, "ledger": ledger}
     card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, **place)
-    return _record(card, _CARD, zone)
+    record = _record(card, _CARD, zone)
+    if card.problem is not None:
+        record["problem"] = f"the card exists, and can't be read now: {in_words(card.problem)}"
+    return record
 
 
 @card_group.runs("get", "card", *_CARD, board=_has_card)

@@ -118,6 +118,11 @@ def _next_step(error: errors.BoardClientError, advice: Advice, tries: int, momen
         )
     if error.effect is Effect.UNKNOWN and not advice.can_repeat:
         return advice.unknown
+    if error.effect is Effect.UNKNOWN and error.candidates:
+        return (
+            "A person has to look whether one of the candidates is the card, and to settle it by the command that the error "
+            f"names. {TELL}, and do not make the call again before."
+        )
     if error.effect in {Effect.UNKNOWN, Effect.NOT_SENT} or moment is not None or isinstance(error, errors.RateLimitError):
         return _again(tries, moment)
     return (
@@ -147,7 +152,7 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
         return CORRECT
     if isinstance(error, errors.NotFoundError) and error.effect is Effect.DONE:
         return f"The card of this reference was created and is gone. {TELL}. A new card needs a new reference."
-    if isinstance(error, errors.JournalError):
+    if isinstance(error, errors.JournalError) and error.retry_at is None:  # otherwise another call has the reference
         return (
             "A reference stands for one card: for a new card take a new reference, for the same card the arguments of the first "
             f"call. If the error is about the ledger itself: {TELL.lower()}."

@@ -129,7 +129,10 @@ class Work:
             settle=self.settle,
             probe=True,
         )
-        return done(card=_shown(card, arguments.FIELDS))
+        if card.problem is None:
+            return done(card=_shown(card, arguments.FIELDS))
+        why = "The card of this reference exists, but can't be read now: its other fields are not known. Do not create another."
+        return done(why, card={"id": card.id}, problem=str(card.problem))
 
     async def move_card(self, card_id: str, list_id: str) -> Result:
         return done(card=_shown(await self.session.cards.move(card_id, list_id=list_id), arguments.FIELDS))
@@ -197,7 +200,10 @@ def tools_of(work: Work) -> list[Tool]:
             "again, and take a new one for a new card.",
             operation=operations.ADD_CARD,
             parameters=(arguments.BOARD_ID, arguments.LIST_ID, *arguments.CONTENT),
-            output={"card": _CARD},
+            output={
+                "card": _CARD,
+                "problem": {"type": "string", "description": "Why the card, which exists, can't be read now."},
+            },
             advice=Advice(
                 not_found=f"{_TAKE_LIST} The list must be on the board of board_id. If board_lists does not know the board: "
                 "ask the user for its identifier."

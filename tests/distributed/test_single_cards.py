@@ -1,0 +1,193 @@
+"""Single cards: each call has an end, and says what became of its card."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import shlex
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from batch_world import World, counts
+from batch_world import world as world
+from waiting import SECONDS
+
+from boardclient import ApiError, Card, CardDraft, NotFoundError, PermissionDeniedError
+from boardclient.distributed import open_job, reconcile, resolve
+from boardclient.errors import BoardClientError, Effect
+from boardclient.store._database import Database
+from boardclient.testing import BoardService, faults
+from boardclient.testing.faults import Stage
+
+
+async def test_the_card_of_a_reference_is_given_up_in_time_and_goes_on_later(world: World) -> None:
+    """Whatever the board's listing answers. What is left of `settle` is waited for once, and not in each call."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
+    loop = asyncio.get_running_loop()
+    world.session = world.session.with_options(timeout=0.3)
+    for patience in (None, 0.2):
+        began = loop.time()
+        with pytest.raises(BoardClientError) as caught:
+            await world.create("Fix the login", "t1", patience=patience)
+        assert caught.value.effect is Effect.UNKNOWN
+        assert caught.value.retry_at is not None
+        assert "the connection was closed before the response" in str(caught.value)
+        assert loop.time() - began < SECONDS / 3
+    world.service.faults.clear()
+    world.session = world.session.with_options(timeout=30.0)
+    assert (await world.create("Fix the login", "t1")).name == "Fix the login"
+    assert world.sent == 1
+
+
+async def test_what_is_left_of_settle_is_waited_for_by_the_next_call(world: World) -> None:
+    """It counts from the end of the request, however many calls have given up since, and `retry_at` is that moment."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    row = CardDraft("Fix the login", world.list_id, reference="t1")
+    await world.deliver(await open_job(world.board_id, world.ledger), None, [row])
+    for seconds in (90.0, 40.0):
+        for _ in range(2):
+            with pytest.raises(BoardClientError) as caught:
+                await world.create("Fix the login", "t1", settle=90.0, patience=0.1)
+            assert caught.value.retry_at is not None
+            left = (caught.value.retry_at - datetime.now(UTC)).total_seconds()
+            assert seconds - 30.0 < left <= seconds
+        await passed(world, 50.0)
+    assert (await world.create("Fix the login", "t1", settle=90.0)).name == "Fix the login"
+    assert world.sent == 1
+
+
+async def passed(world: World, seconds: float) -> None:
+    """Let time pass since the requests have ended, by the clock of the ledger."""
+    database = Database(world.ledger)
+    await database.change(lambda connection: connection.run("UPDATE boardclient_outcomes SET at = at - ?", seconds))
+    await database.aclose()
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_single_card_is_given_up_in_time(world: World) -> None:
+    """Before it was sent, while the board can't be read, and after that."""
+    session = world.session.with_options(timeout=0.3)
+    options: dict[str, Any] = {"list_id": world.list_id, "board_id": world.board_id, "settle": 0.1}
+    world.service.faults.add(faults.hang(), "boards.cards", times=1)
+    with pytest.raises(BoardClientError) as caught:
+        await session.cards.create("Card", **options, patience=0.1)
+    assert (caught.value.effect, caught.value.retry_at is not None, world.sent) == (Effect.NOT_SENT, True, 0)
+    world.service.faults.clear()
+    reads = len(world.service.calls_of("boards.cards"))
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(reads + 2, 1000))
+    with pytest.raises(BoardClientError) as caught:
+        await session.cards.create("Card", **options)
+    assert (caught.value.effect, caught.value.retry_at is not None) == (Effect.UNKNOWN, True)
+
+
+async def test_the_card_of_a_reference_that_was_deleted_is_named(world: World) -> None:
+    """The effect of the error is DONE, told from a card that can't be read now, which is returned by its identifier."""
+    card = await world.create("Fix the login", "t1")
+    world.service.faults.add(faults.status(403), "cards.get", times=1)
+    assert await world.create("Fix the login", "t1") == Card(card.id)
+    await world.session.cards.delete(card.id)
+    with pytest.raises(NotFoundError, match=f"the card {card.id} of the reference 't1' was created, and is deleted") as caught:
+        await world.create("Fix the login", "t1")
+    assert caught.value.effect is Effect.DONE
+    assert world.sent == 1
+
+
+async def test_the_error_of_a_card_in_doubt_says_why_and_how_it_is_settled(world: World) -> None:
+    """It has the status, and the command that settles the row, which may be pasted. Another call helps if the board is read."""
+    world.service.faults.add(faults.status(503, commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
+    session, world.session = world.session, world.session.with_options(timeout=0.1)
+    for reference in ("ticket 4711", "ticket 4711"):
+        with pytest.raises(BoardClientError, match=r"status 503 from .*; whether the card exists is not known") as caught:
+            await world.create("Fix the login", reference)
+        assert "check before" not in str(caught.value)
+        assert "the same call looks for it again from " in str(caught.value)
+        assert (caught.value.effect, caught.value.candidates) == (Effect.UNKNOWN, ())
+    assert "the board could not be read: GET " in str(caught.value)
+    world.service.faults.clear()
+    assert "' 'ticket 4711' --card CARD_ID`, or `--absent` if there is none" in str(caught.value)
+    assert await resolve(await open_job(world.board_id, world.ledger), "ticket 4711", absent=True)
+    world.session = session
+    card = await world.create("Fix the login", "ticket 4711")
+    assert (world.sent, card.problem) == (2, None)
+
+
+async def test_the_error_of_a_card_names_its_candidates(world: World) -> None:
+    """A person has changed the card of a lost response. Another call can't tell whose it is, and the command can."""
+    world.service.faults.add(LostAndChanged(world.service), "cards.create", call=1)
+    for _ in range(2):
+        with pytest.raises(BoardClientError, match="the same call can't tell while the board shows it") as caught:
+            await world.create("Fix the login", "-1", probe=False)
+        (card,) = world.service.rules.cards.values()
+        assert caught.value.candidates == (card.id,)
+    command = shlex.split(str(caught.value).split("`")[1])  # as a shell does
+    assert await (await asyncio.create_subprocess_exec(sys.executable, "-m", *command)).wait() == 0
+    assert (await world.create("Fix the login", "-1")).id == card.id
+    assert world.sent == 1
+    world.service.faults.add(LostAndChanged(world.service), "cards.create", call=2)
+    with pytest.raises(BoardClientError, match="the same call creates another card") as caught:
+        await world.session.cards.create("Other", list_id=world.list_id, board_id=world.board_id, settle=0.1, probe=False)
+    assert len(caught.value.candidates) == 1
+
+
+async def test_the_error_of_a_row_says_how_it_is_settled(world: World) -> None:
+    """Of a row without a reference by its position in the job, by a batch as by `reconcile`."""
+    job = await world.open()
+    await world.deliver(job, "first", world.drafts(2))
+    rows = [CardDraft("lost 0", world.list_id, reference="17"), CardDraft("lost 1", world.list_id)]
+    world.service.faults.add(faults.status(503), "cards.create", call=[3, 4])
+    found = await world.deliver(job, "lost", rows)
+    settled = await reconcile(job, session=world.session, probe=False)
+    for report in (found, settled):
+        for result, named in zip(report.problems, ("--reference=17", "--position 3"), strict=True):
+            assert "status 503 from " in str(result.error)
+            assert "reconciling the job looks for it again; by hand, " in str(result.error)
+            assert f"--job '{job.name}' {named} --card CARD_ID`, or `--absent`" in str(result.error)
+    assert "a temporary card may prove it, and none was allowed" in str(settled.problems[0].error)
+    for row in ("17", 3):
+        assert await resolve(job, row, absent=True)
+    assert counts(await world.deliver(job, "lost", rows)) == (2, 0, 0, 0)
+
+
+async def test_a_card_in_doubt_stays_so_when_its_call_may_not_read_the_board(world: World) -> None:
+    """The error is that of the reading, which says who has to act, and its effect is that of the card."""
+    world.service.faults.add(faults.status(503), "cards.create", call=1)
+    world.service.faults.add(faults.status(403), "boards.cards", call=range(2, 1000))
+    for _ in range(2):
+        with pytest.raises(PermissionDeniedError, match=r"^POST .* status 503 .* not known: GET .* status 403 ") as caught:
+            await world.create("Fix the login", "t1")
+        assert caught.value.effect is Effect.UNKNOWN
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+async def test_a_card_that_exists_and_can_not_be_read_now_says_why(world: World, status: int) -> None:
+    """It has its identifier, and `problem`, which survives copies. A card that can be read has none."""
+    world.session = world.session.with_options(retry=None)
+    card = await world.create("Fix the login", "t1")
+    assert (card.problem, Card("c1").problem) == (None, None)
+    world.service.faults.add(faults.status(status), "cards.get", times=1)
+    found = await world.create("Fix the login", "t1")
+    for one in (found, copy.copy(found), pickle.loads(pickle.dumps(found))):
+        assert (one, one.to_dict()["extra"]) == (Card(card.id), {})
+        assert isinstance(one.problem, ApiError)
+        assert one.problem.status == status
+    assert (await world.create("Fix the login", "t1")).problem is None
+
+
+@attrs.frozen
+class LostAndChanged:
+    """A card is created whose response is lost, and a person changes it at once."""
+
+    service: BoardService
+
+    async def play(self, stage: Stage) -> None:
+        stage.commit()
+        for card in self.service.rules.cards.values():
+            card.name, card.desc = f"{card.name} today", "now"
+        stage.abort()
