@@ -140,6 +140,16 @@ def test_the_readme_shows_what_the_client_is_for_and_where_to_go() -> None:
     assert "| I have … | I read … |" in _README[first.end() :]
 
 
+_LOOKED_UP = {"docs/errors.md", "docs/engines.md", "docs/performance-tables.md", "docs/service.md", "docs/changelog.md"}
+"""Pages in which a reader looks one thing up, and leaves."""
+
+
+def test_each_guide_is_read_in_minutes() -> None:
+    """A page for users has at most 1,500 words, but for those in which one thing is looked up."""
+    guides = {page for page in _PAGES if page.startswith("docs/") and not page.startswith(("docs/design/", "docs/reference/"))}
+    assert {page: len(_PAGES[page].split()) for page in guides - _LOOKED_UP if len(_PAGES[page].split()) > 1500} == {}
+
+
 @pytest.mark.parametrize("title", ["Try it", "Test it"])
 def test_shell_line_is_one_line(title: str) -> None:
     """What a newcomer copies is a single line that makes its own environment."""
