@@ -42,6 +42,7 @@ _TOKEN: Final = re.compile(r"[^\s\[\]]+")
 _LETTERS: Final = "bcdfghjklmnpqrst"
 """The letters of secret markers, of which each stands for four bits."""
 _SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}(?:[{_LETTERS}]{{4}})?")
+MARKER_LENGTH: Final = 22
 _OLD_LENGTH: Final = 18
 """The length of a secret marker that names no job, as versions until 0.1 made them."""
 _PROBES: Final = 2**24

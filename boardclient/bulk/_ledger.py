@@ -9,13 +9,15 @@ import abc
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
-from boardclient.errors import BoardClientError
+from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card
+
+_MOST_NAMED: Final = 10
 
 
 class Doubt(NamedTuple):
@@ -32,6 +34,22 @@ class Others(NamedTuple):
     """The rows that other workers are sending, or that earlier runs left in doubt and this one did not get."""
     cards: Collection[str] = ()
     """The cards of rows. They may be newer than what `confirmed` returned."""
+
+
+class UnrecordedError(JournalError):
+    """The board shows cards of the job that the ledger does not have: it is an older copy."""
+
+    def __init__(self, cards: Sequence[str]) -> None:
+        more = f" and {len(cards) - _MOST_NAMED:,} more" if len(cards) > _MOST_NAMED else ""
+        super().__init__(
+            f"the board shows {len(cards):,} card{'s' * (len(cards) > 1)} of this job that the ledger does not have:"
+            f" {', '.join(cards[:_MOST_NAMED])}{more}. It is an older copy of the ledger, which would create them again: put back"
+            " the newest one, or delete these cards before their rows are delivered again"
+        )
+        self.candidates = tuple(cards)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.candidates,), self.__dict__.copy()
 
 
 class Ledger:
@@ -117,6 +135,10 @@ class Ledger:
     async def count_earlier(self, condition: Callable[[str], bool]) -> int:
         """Return for how many of the identifiers that earlier runs have confirmed a condition holds."""
         return 0
+
+    async def unrecorded(self, markers: Collection[str]) -> set[str]:
+        """Return those of these secret markers of the job that no row has which was sent."""
+        return set()
 
     async def others(self) -> Others:
         """Return what others have. Called after the board was read, since they continue meanwhile."""

@@ -15,10 +15,13 @@ from typing import Final, TypeVar
 import attrs
 
 from boardclient._guards import check_notified
+from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
+from boardclient.bulk._ledger import UnrecordedError
 from boardclient.bulk._life import IN_DOUBT
+from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, check_patience, make_options
 from boardclient.bulk._single import End, late
@@ -33,7 +36,7 @@ from boardclient.events import BulkProgress
 from boardclient.models import CardDraft, check_seconds
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
-from boardclient.store._ledger import StoredJob, StoredLedger
+from boardclient.store._ledger import StoredJob, StoredLedger, unrecorded
 from boardclient.store._rows import OPEN_ROWS, PLACES, StoredRow, rows_by_number, rows_of
 from boardclient.store._tables import dump_audit
 
@@ -252,6 +255,20 @@ class Task:
 
         while (await self._hold(choose))[1].requests:
             pass
+
+    async def check_recorded(self) -> None:
+        """Check before rows of abandoned parts are sent that the ledger is no older copy, which does not have all cards.
+
+        Raises:
+            UnrecordedError: it does not have cards of the job that the board shows.
+            BoardClientError: the board could not be read.
+        """
+        statement = "SELECT part FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND epoch > 0 AND NOT {held} LIMIT 1"
+        if self.stored.marker and await self.database.read(statement, self.stored.job):
+            cards = await self.pipeline.call(operations.BOARD_CARDS.request(self.job.board_id))
+            marked = RowMarkers(True, self.stored.secret).unmade(card for card in cards if card.id not in self.stored.baseline)
+            if marked and (unknown := await unrecorded(self.database, self.stored, marked)):
+                raise UnrecordedError(sorted({marked[marker] for marker in unknown}))
 
     # --- the end of a job
 

@@ -192,11 +192,13 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
         The report of the job. Its `problems` are the rows that failed or are unknown, its `audit` is what the board showed.
 
     Raises:
-        JournalError: the ledger can't be used, belongs to another service or account, or the job is drained.
+        JournalError: the ledger can't be used, belongs to another service or account, or the job is drained; or the board shows
+            cards of the job that the ledger does not have, since it is an older copy. The message names them.
         ConsentRequired: the account's user has to sign in.
         BoardClientError: the board could not be read, or a run ended early. Another call continues.
     """
     async with _task(job, session, WorkOptions(probe=probe)) as task:
+        await task.check_recorded()
         await task.complete_abandoned()
         settled = await task.close()
     problems, failure = [result async for result in results_of(job, is_problem=True)], settled.audit_error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
 import attrs
 
-from boardclient.bulk._content import Content, IdSet
+from boardclient.bulk._content import Content, IdSet, secret_marker
 from boardclient.bulk._ledger import Doubt, DurableLedger, Others
 from boardclient.bulk._life import Outcome, Row, RowState
 from boardclient.bulk._results import BulkReport, ResultState
@@ -71,6 +71,20 @@ class StoredJob:
     baseline: IdSet = attrs.field(repr=False)
     listed_before: int
     lists: frozenset[str] = frozenset()
+
+
+async def unrecorded(database: Database, job: StoredJob, markers: Collection[str]) -> set[str]:
+    """Return those of these secret markers of a job that no row has which was sent. They are looked for in all its rows."""
+    statement = (
+        "SELECT r.seq, r.marker FROM boardclient_rows AS r JOIN boardclient_parts AS p ON p.part = r.seq / 4294967296"
+        " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq WHERE r.job = ? AND {state} <> 'waiting'"
+    )
+
+    def read(connection: Connection) -> set[str]:
+        found = connection.fetch(statement, job.job)
+        return {secret_marker(job.secret, row.seq if row.marker is None else row.marker) for row in found}
+
+    return {*markers} - await database.query(read)
 
 
 class StoredLedger(DurableLedger):
@@ -166,6 +180,10 @@ class StoredLedger(DurableLedger):
             noted = {seq: known.detail for seq, known in self._pending.items() if known.state == "done"}
             found = [row.detail for row in await self._database.read(DONE, self._job.job)]
         return [*found, *noted.values()]
+
+    async def unrecorded(self, markers: Collection[str]) -> set[str]:
+        """Return those of these secret markers of the job that no row has which was sent."""
+        return await unrecorded(self._database, self._job, markers)
 
     async def others(self) -> Others:
         """Return the rows in doubt of other runs, and the cards of all rows."""

@@ -18,7 +18,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
 from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
-from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._ledger import Ledger, UnrecordedError
 from boardclient.bulk._proof._board import NO_BOARD, RunBoard
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding
 from boardclient.bulk._results import Results, Snapshot, Tally
@@ -286,6 +286,8 @@ class Engine:
         self._begin_phase("reading the board", "the board is read for the audit")
         try:
             self._tally.audit, findings = await self._reconciler.audit(self._places.refused, self._places.in_doubt)
+        except UnrecordedError:
+            raise
         except BoardClientError as error:
             self._tally.audit_error = error  # the results stay as they are
             findings = [RowFinding(row, "refusal stands") for row in self._places.refused]
@@ -303,7 +305,7 @@ class Engine:
         try:
             findings = await self._reconciler.check(rows, self._places.in_doubt)
         except BoardClientError as error:
-            if ends_run(error) or isinstance(error, NO_BOARD):
+            if ends_run(error) or isinstance(error, (*NO_BOARD, UnrecordedError)):
                 self._places.refused.extend(rows)
                 raise
             why = f"{CREATE}: it was refused, and is not sent again while the board can't be read: {error.message}"

@@ -15,6 +15,7 @@ import attrs
 
 from boardclient.bulk._content import (
     FIELDS,
+    MARKER_LENGTH,
     Content,
     EqualCards,
     IdSet,
@@ -23,6 +24,7 @@ from boardclient.bulk._content import (
     job_marker,
     markers,
     normal,
+    probe_number,
     secret_marker,
     with_job,
     with_marker,
@@ -134,6 +136,20 @@ class RowMarkers:
         """Return True if a card shows a secret marker of the job, and not that of a row."""
         shown = [word for word in markers(card.desc) if word.startswith(self._job)] if self.are_secret else []
         return bool(shown) and self._shown_as(row) not in shown
+
+    def unmade(self, cards: Iterable[Card]) -> dict[str, str]:
+        """Return the secret markers of the job that cards show and no known row has, and the cards."""
+        if not self.are_secret:
+            return {}
+        return {
+            word: card.id
+            for card in cards
+            for word in markers(card.desc)
+            if word.startswith(self._job)
+            and len(word) == MARKER_LENGTH
+            and word not in self._made
+            and probe_number(self._secret, word) is None
+        }
 
     def of_all(self, rows: Iterable[Row]) -> set[str]:
         """Return the markers of rows, without case."""

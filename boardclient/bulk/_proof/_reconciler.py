@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from boardclient._interface._responses import add_words, ends_run
 from boardclient.bulk._content import EqualCards, digest, normal
-from boardclient.bulk._ledger import Doubt, Ledger
+from boardclient.bulk._ledger import Doubt, Ledger, UnrecordedError
 from boardclient.bulk._life import Event, Extent, Row
 from boardclient.bulk._proof._board import NO_BOARD, Listing, Missing, RunBoard
 from boardclient.bulk._proof._probes import Probes
@@ -137,7 +137,7 @@ class Reconciler:
         try:
             listing, missing = await self._read(rows, refused)
         except BoardClientError as error:
-            if ends_run(error) or isinstance(error, NO_BOARD):
+            if ends_run(error) or isinstance(error, (*NO_BOARD, UnrecordedError)):
                 raise
             return await self.give_up(rows, f"the board could not be read: {error.message}", error)
         return await self._judge(rows, refused, listing, missing)
@@ -170,6 +170,9 @@ class Reconciler:
             self._others, cards = await self._ledger.others()
             self.markers.know(self._others)
             listing.unaccounted = [card for card in listing.unaccounted if card.id not in cards]
+            unmade = self.markers.unmade(listing.unaccounted)
+            if unmade and (unknown := await self._ledger.unrecorded(unmade)):
+                raise UnrecordedError(sorted({unmade[marker] for marker in unknown}))
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
             if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
@@ -375,7 +378,7 @@ class Reconciler:
         """
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if row.named is not None:
-            why = f"its response named the card {row.named}, which is known as another"
+            why = f"its response named a card which is known as another: {row.named}"
             return _unknown(row, why, cards=[Card(row.named)])
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
