@@ -270,6 +270,24 @@ async def card_label(client: Client, card: str = _card, label: str = argument("L
     return {"id": card_id, "label": label}
 
 
+def _put(data: bytes, output: Path | None) -> None:
+    """Write a file, or to stdout."""
+    from boardclient._environment import reason_of
+    from boardclient.credentials._profiles import replace_file
+
+    if output is not None:
+        try:
+            replace_file(output, data)
+        except OSError as error:
+            raise UsageError(f"can't write {output}: {reason_of(error)}") from None
+    elif sys.stdout.isatty():
+        # A name may hold sequences that steer a terminal, so lines go through `out`, which shows them as text.
+        for line in data.decode().replace("\r\n", "\n").rstrip("\n").split("\n"):
+            out(line)
+    else:
+        click.echo(data, nl=False)
+
+
 _EXPORTED = ("path", "cards", "left_out", "archived", "shortened")
 
 
@@ -318,12 +336,10 @@ async def export(
         bom: Begin with the mark by which Excel recognises UTF-8.
         date_format: The form of due dates as for strftime, such as %d.%m.%Y.
     """
-    from boardclient._environment import reason_of
     from boardclient.cli._files._cards import CardFile
     from boardclient.cli._files._dates import check_formats
     from boardclient.cli._files._layout import Layout
     from boardclient.cli._names import of_lists
-    from boardclient.credentials._profiles import replace_file
 
     if fields is not None and output is None:
         raise UsageError("--json tells what was written to a file: give --output, or use: boardclient board show BOARD --json")
@@ -338,16 +354,7 @@ async def export(
         if card.list_id not in archived and (problem := written.add(card)):
             strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
     data = ("\ufeff" * bom + written.text).encode()
-    if output is not None:
-        try:
-            replace_file(output, data)
-        except OSError as error:
-            raise UsageError(f"can't write {output}: {reason_of(error)}") from None
-    elif sys.stdout.isatty():  # which a name could steer
-        for line in data.decode().replace("\r\n", "\n").rstrip("\n").split("\n"):
-            out(line)
-    else:
-        click.echo(data, nl=False)
+    _put(data, output)
     left = len(cards) - written.number - len(strays)
     if fields is not None:
         counts = {"cards": written.number, "left_out": len(strays), "archived": left, "shortened": written.shortened}

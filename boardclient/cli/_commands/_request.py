@@ -22,6 +22,9 @@ commands = Group("request")
 _CREDENTIALS = ("authorization", "cookie", "proxy-authorization", "x-api-key", "key", "token")
 """What is never an option, by the name of a field or a header: process lists show options."""
 
+_WITHOUT_BODY = ("GET", "HEAD", "DELETE")
+"""Methods whose fields go into the query: a body of theirs has no defined meaning (RFC 9110, sections 9.3.1, 9.3.2 and 9.3.5)."""
+
 
 def _pair(value: str, separator: str = "=") -> tuple[str, str]:
     name, found, text = value.partition(separator)
@@ -72,6 +75,31 @@ def _query_of(path: str) -> tuple[str, dict[str, list[str]]]:
     return path.partition("#")[0].partition("?")[0], query
 
 
+def _check_options(client: Client, options: Sequence[tuple[str, object]]) -> None:
+    """Check that no option holds a credential of this machine.
+
+    Raises:
+        UsageError: one does.
+    """
+    kept = [secret for name in ("token", "key") if (secret := client.settings.values.get(name))]
+    texts = [text for _, text in options if isinstance(text, str)]
+    if any(secret in text for secret in kept for text in texts):
+        raise UsageError("an option holds the token or the key: process lists show options, so change it at the service")
+
+
+def _with_fields(body: Any, given: dict[str, Any]) -> Any:
+    """Return a JSON body with the fields that were given beside it, which win.
+
+    Raises:
+        UsageError: it can't have fields.
+    """
+    if not given:
+        return body
+    if not isinstance(body, dict):
+        raise UsageError("--field and --raw-field go into a JSON object, and --input is none")
+    return {**body, **given}
+
+
 @commands.runs("request", writes=True)
 async def request(
     client: Client,
@@ -107,23 +135,17 @@ async def request(
         body: A file with the JSON body, - for standard input.
     """
     where, params = _query_of(path.removeprefix(client.settings.base_url.rstrip("/")))
-    kept = [secret for name in ("token", "key") if (secret := client.settings.values.get(name))]
-    if any(secret in text for secret in kept for _, text in [*field, *raw_field, *query, *header] if isinstance(text, str)):
-        raise UsageError("an option holds the token or the key: process lists show options, so change it at the service")
+    _check_options(client, [*field, *raw_field, *query, *header])
     for name, text in query:
         params.setdefault(name, []).append(text)
     given: dict[str, Any] = dict([*field, *raw_field])
-    sent: Any = None
+    sent: Any = given or None
     if body is not None:
-        sent = _json_of(body)
-        if given and not isinstance(sent, dict):
-            raise UsageError("--field and --raw-field go into a JSON object, and --input is none")
-        sent = {**sent, **given} if given else sent
-    elif method.upper() in {"GET", "HEAD", "DELETE"}:
+        sent = _with_fields(_json_of(body), given)
+    elif method.upper() in _WITHOUT_BODY:
+        sent = None
         for name, value in given.items():
             params.setdefault(name, []).append(value if isinstance(value, str) else json.dumps(value))
-    elif given:
-        sent = given
     if method.upper() == "DELETE" or (isinstance(sent, dict) and sent.get("closed") is True):
         client.confirm(f"Send {method.upper()} {where}? The service documents no way to undo this.", yes=yes)
     response = await client.session.request(method, where, params=params, json=sent, headers=dict(header) or None)

@@ -41,14 +41,9 @@ class CardFile:
         for column, value in (("desc", card.desc), ("due", card.due)):  # the names are the same in the service's JSON
             if value is None and card.extra.get(column) is not None:
                 return f"its {column} has a type that can't be written"
-        if not self._layout.date_formats:
-            due = "" if card.due is None else local(card.due, self._layout.zone).isoformat()
-            name = card.name or ""
-            row = [name, card.desc or "", due, self._pos_of(card), self._list_name(card.list_id or ""), card.id]
-            if is_visible(name) and not flaw("".join(row)):
-                self.number += 1  # ISO 8601 and the list are read back as they are
-                self._table.writerow([cell if cell[:1] not in UNSAFE else defused(cell) for cell in row])
-                return None
+        # A pattern may leave a part of a date out, so with one each row is read back before it is written.
+        if not self._layout.date_formats and self._add_at_once(card):
+            return None
         cells = self._cells(card)
         found = check(0, cells, self._boards, self._layout)[0]
         if isinstance(found, Problem):
@@ -59,6 +54,17 @@ class CardFile:
         self.shortened += found.draft.due != card.due
         self._table.writerow([defused(cells.get(column, "")) for column in COLUMNS])
         return None
+
+    def _add_at_once(self, card: Card) -> bool:
+        """Write a card with its date in ISO 8601, and return True, if nothing in it could be read back as another one."""
+        due = "" if card.due is None else local(card.due, self._layout.zone).isoformat()
+        name = card.name or ""
+        row = [name, card.desc or "", due, self._pos_of(card), self._list_name(card.list_id or ""), card.id]
+        if not is_visible(name) or flaw("".join(row)):
+            return False
+        self.number += 1
+        self._table.writerow([cell if cell[:1] not in UNSAFE else defused(cell) for cell in row])
+        return True
 
     def _pos_of(self, card: Card) -> str:
         """Return the position of a card if it is one that can be set."""

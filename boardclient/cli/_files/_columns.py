@@ -103,6 +103,11 @@ def _alike(column: str, names: Sequence[str]) -> str | None:
     return found
 
 
+def _known(there: Sequence[str], unknown: Sequence[str]) -> list[str]:
+    """Return the names that are ours, or look like one of them."""
+    return [name for name in there if name not in unknown or any(_alike(column, [name]) for column in _LOOKS)]
+
+
 def _mapped(column: str, name: str) -> str:
     return f"--map {shlex.quote(f'{column}={name}')}"
 
@@ -132,11 +137,12 @@ def _advice_on_name(layout: Layout, unknown: Sequence[str], there: Sequence[str]
     if not layout.has_header:
         return f"columns have numbers: give for example {_mapped('name', free[0])} --skip '*'"
     title = _alike("name", free)
-    known = [name for name in there if name not in unknown or any(_alike(column, [name]) for column in _LOOKS)]
+    known = _known(there, unknown)
+    # With fewer known names the row may be a card, which would be lost as a header: then the advice has both cases.
     is_header = layout.form == "jsonl" or 2 * len(known) > len(there) or (title is not None and _word(title) in _SURE)
     if not (is_header or title):
         return "if this row is a card, give --no-header --map name=1 --skip '*', and if it names columns, --map name=COLUMN"
-    example = title or next(iter([*(name for name in free if name not in known), *free]))
+    example = title or next((name for name in free if name not in known), free[0])
     caution = "" if is_header else "--no-header if this row is a card, otherwise "
     return f"give {caution}for example {_mapped('name', example)} --skip '*'"
 

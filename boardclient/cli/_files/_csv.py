@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, TypeVar
 
-from boardclient.cli._files._cells import JOINED, MARKED, Record, is_defused
+from boardclient.cli._files._cells import JOINED, MARKED, Cells, Record, is_defused
 from boardclient.cli._files._columns import column_problems, lacking, list_problem
 from boardclient.cli._files._layout import IMPORTED, Layout, Problem, plain
 from boardclient.cli._files._recognise import is_for_excel, lines
@@ -22,11 +22,12 @@ def csv_records(
     file: BinaryIO,
     layout: Layout,
     look: Callable[[Record], Iterable[T]],
-    quick: Callable[[Header], Callable[[int, list[str]], T | None]] | None = None,
+    quick: Callable[[Header], Callable[[int, list[str]], T | None] | None] | None = None,
 ) -> Iterator[Problem | T]:
     """Yield what `look` makes of the records of a file, or what is wrong with it.
 
-    `quick` gets the header, and returns what makes a row of a number and cells at once, or None if a closer look is needed.
+    `quick` gets the header, and returns what makes a row of a number and cells at once, or None if all rows need a closer look.
+    What it returns may be None for a row that needs one.
     """
     header: Header | None = None
     make: Callable[[int, list[str]], T | None] | None = None
@@ -40,7 +41,7 @@ def csv_records(
         if not any(cells):
             continue
         if header is None:
-            if not any(map(str.strip, cells)) or is_for_excel(cells, layout.delimiter or ","):
+            if _is_before_header(cells, layout):
                 continue
             header = Header(cells, layout) if layout.has_header else _Numbers(cells, layout)
             problems = list(header.problems(number))
@@ -53,12 +54,14 @@ def csv_records(
         if message := header.misfit(cells):
             yield Problem(number, None, message)
         else:
-            if "'" in "".join(cells):
-                cells = [cell[1:] if is_defused(cell) else cell for cell in cells]
-            columns = zip(header.columns, cells, strict=False)
-            yield from look((number, {column: cell for column, cell in columns if column and cell}, header.names))
+            yield from look((number, header.named(cells), header.names))
     if header is None and layout.has_header:
         yield Problem(1 + layout.skipped_lines, None, "the file is empty; the first row must name the columns")
+
+
+def _is_before_header(cells: Sequence[str], layout: Layout) -> bool:
+    """Return True for a row of blanks, or for the one that tells Excel the delimiter: the header comes after them."""
+    return not any(map(str.strip, cells)) or is_for_excel(cells, layout.delimiter or ",")
 
 
 def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] | str]]:
@@ -115,6 +118,14 @@ class Header:
         if any(nameless) or any(cells[len(self.columns) :]):
             return f"has cells without a column; {self._width}"
         return None
+
+    def named(self, cells: Sequence[str]) -> Cells:
+        """Return the cells of a row that are not empty, by their columns."""
+        if "'" in "".join(cells):  # one search of the row is faster than a look at each cell, and finds nothing in most files
+            cells = [cell[1:] if is_defused(cell) else cell for cell in cells]
+        # The last cells of a row may be missing: spreadsheets leave empty ones out at the end.
+        columns = zip(self.columns, cells, strict=False)
+        return {column: cell for column, cell in columns if column and cell}
 
     @property
     def _width(self) -> str:

@@ -66,7 +66,7 @@ def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> 
         return check(number, cells, boards, layout, names)
 
     if layout.form == "csv":
-        return csv_records(file, layout, look, lambda header: _Quick(header, boards, layout).make)
+        return csv_records(file, layout, look, lambda header: _Quick(header, boards, layout).maker)
     found = json_records(file, layout)
     return chain.from_iterable([record] if isinstance(record, Problem) else look(record) for record in found)
 
@@ -92,15 +92,14 @@ class _Quick:
         self._dates: dict[str, datetime | None] = {"": None}
         self._lists: dict[str, str] = {}
 
-    def make(self, number: int, cells: list[str]) -> FileRow | None:
+    @property
+    def maker(self) -> Callable[[int, list[str]], FileRow | None] | None:
+        """What makes a row of its number and cells, or None if each row of the file needs a closer look."""
+        return self._make if self._is_able else None
+
+    def _make(self, number: int, cells: list[str]) -> FileRow | None:
         """Return a row, or None if a closer look has to be taken."""
-        if not self._is_able or len(cells) != self._width:
-            return None
-        text = "".join(cells)
-        if "\x1b" in text or "\0" in text or ("'" in text and any(cell[:1] == "'" for cell in cells)):
-            return None
-        first = cells[0]
-        if (first.strip() if first.isascii() else plain(first)).casefold() in self._words or first[:1] in _MARKS:
+        if len(cells) != self._width or self._is_special(cells):
             return None
         cells = [*cells, ""]
         name, due, pos, named = cells[self._name], cells[self._due], cells[self._pos], cells[self._list]
@@ -114,6 +113,14 @@ class _Quick:
             return None
         draft = CardDraft(name, list_id, cells[self._desc] or None, due_at, position, cells[self._reference] or None)
         return _file_row((number, draft, self._place))
+
+    def _is_special(self, cells: list[str]) -> bool:
+        """Return True if cells may hold what is refused or taken away, or if the row may be a header again."""
+        text = "".join(cells)  # one search of the row is faster than one of each cell
+        if "\x1b" in text or "\0" in text or ("'" in text and any(cell[:1] == "'" for cell in cells)):
+            return True
+        first = cells[0]
+        return (first.strip() if first.isascii() else plain(first)).casefold() in self._words or first[:1] in _MARKS
 
     def _date(self, text: str) -> datetime | None:
         if len(self._dates) > _MOST_KEPT:
