@@ -49,33 +49,39 @@ async def read_whole(status: int, headers: MultiMapping[str], content: Body, lim
 
 async def _read_whole(status: int, headers: MultiMapping[str], content: Body, limit: int, *, is_needed: bool) -> TransportResult:
     coding = headers.get("Content-Encoding", "").strip().lower()
-    if is_needed and coding in _PACKAGES and _library_of(coding) is None:
-        package = _PACKAGES[coding][0]
+    if is_needed and (package := _missing_package(coding)) is not None:
         return TransportFailure("receive", Effect.DONE, f"the response is encoded as {coding}, which needs the package {package}")
     whole = io.BytesIO()  # it grows without being copied, while joining many parts would take a millisecond a MiB in one step
-    size = 0
     try:
-        decoder = _decoder_of(coding)
-        is_first = True
-        while size <= limit and (is_first or not content.at_eof()):
-            is_first = False
-            raw = await content.readany()
-            for piece in [raw] if decoder is None else decoder.feed(raw):
-                size += whole.write(piece)
-                if size > limit:
-                    break
-                if decoder is not None and len(piece) in {0, _STEP_BYTES}:
-                    await asyncio.sleep(0)  # other tasks run while a body decodes to much more, or to nothing
-        if size <= limit and not (decoder is None or decoder.is_complete):
-            raise aiohttp.ClientPayloadError
+        await _decode(content, _decoder_of(coding), limit, whole)
     except Exception:
         if is_needed:
             raise
-    if size > limit:
+    if whole.tell() > limit:
         if is_needed:
             return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
         whole.truncate(limit)
     return RawResponse(status, headers, whole.getvalue())
+
+
+async def _decode(content: Body, decoder: _Decoder | None, limit: int, whole: io.BytesIO) -> None:
+    """Add a decoded body to `whole` until it ends, or is larger than `limit`.
+
+    Raises:
+        Exception: it breaks off, or can't be decoded. `whole` has what came before.
+    """
+    size, is_first = 0, True
+    while is_first or not content.at_eof():
+        is_first = False
+        raw = await content.readany()
+        for piece in [raw] if decoder is None else decoder.feed(raw):
+            size += whole.write(piece)
+            if size > limit:
+                return
+            if decoder is not None and len(piece) in {0, _STEP_BYTES}:
+                await asyncio.sleep(0)  # other tasks run while a body decodes to much more, or to nothing
+    if decoder is not None and not decoder.is_complete:
+        raise aiohttp.ClientPayloadError
 
 
 class _Decoder:
@@ -162,8 +168,13 @@ def _library_of(coding: str) -> Any:
     return None
 
 
+def _missing_package(coding: str) -> str | None:
+    """Return the package that a body can't be decoded without, or None if nothing is missing."""
+    return _PACKAGES[coding][0] if coding in _PACKAGES and _library_of(coding) is None else None
+
+
 def _decoder_of(coding: str) -> _Decoder | None:
     """Return the decoder of a body, or None if it stays as it is."""
-    if coding not in _CODINGS or (coding in _PACKAGES and _library_of(coding) is None):
+    if coding not in _CODINGS or _missing_package(coding) is not None:
         return None
     return _Decoder(_CODINGS[coding])

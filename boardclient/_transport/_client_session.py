@@ -33,6 +33,7 @@ from boardclient._transport._values import (
     RawResponse,
     Record,
     RequestHeaders,
+    Stage,
     TransportFailure,
     TransportResult,
     UsedConnection,
@@ -85,12 +86,9 @@ class ClientSessionTransport:
             return TransportFailure(
                 "connect", Effect.NOT_SENT, "the ClientSession that was lent as http= is closed", is_closed=True
             )
-        hides_secrets = not (self._is_lent or is_mocked())
         sent = self._headers.copy(None if body is None else content_type, headers)
-        outgoing = None
-        if hides_secrets:
-            is_watched = is_wrapped() or bool(self._http.trace_configs)
-            outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
+        outgoing = self._hidden(url, body, content_type, sent)
+        hides_secrets = outgoing is not None
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         http = _without_cookies(self._http) if self._is_lent else self._http
@@ -117,14 +115,11 @@ class ClientSessionTransport:
                 if progress.connection is None:
                     self._unknown.responses += 1
                     progress.connection, progress.response_number = self._unknown, self._unknown.responses
-                outcome = (outgoing and outgoing.received) or await self._read(response, progress)
+                outcome = _received(outgoing) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
-            # A trace config that keeps the error would keep this frame. What the application's own code raised keeps its frames.
-            cause = application_error_in(error) if self._is_lent else None
-            if cause is not error:
-                error.__traceback__ = None
-            failure = failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED, cause=cause)
-            outcome = (outgoing and outgoing.received) or failure
+            failure = self._failure(error, progress.stage, method)
+            # An instrument may fail after the response has come, which is worth more than its error.
+            outcome = _received(outgoing) or failure
         finally:
             if progress.place is not None:
                 progress.place.end()
@@ -135,6 +130,19 @@ class ClientSessionTransport:
                 http.detach()
         progress.stage = "idle"
         return outcome
+
+    def _hidden(self, url: str, body: bytes | None, content_type: str, sent: CIMultiDict[str]) -> Outgoing | None:
+        """Return what `ClientSession.request` must not get. A lent session gets all, and so does a mock, which is the service."""
+        if self._is_lent or is_mocked():
+            return None
+        return Outgoing(url, body, content_type, sent, self._limit, is_wrapped() or bool(self._http.trace_configs))
+
+    def _failure(self, error: Exception, stage: Stage, method: str) -> TransportFailure:
+        # A trace config that keeps the error would keep the frames, too. What the application's own code raised keeps its own.
+        cause = application_error_in(error) if self._is_lent else None
+        if cause is not error:
+            error.__traceback__ = None
+        return failure_of(error, stage, may_be_second=self._is_lent and method in _REPEATED, cause=cause)
 
     async def _read(self, response: aiohttp.ClientResponse, progress: Progress) -> TransportResult:
         content: Any = response.content
@@ -202,6 +210,11 @@ class Outgoing(Record):
     limit: int
     is_watched: bool
     received: TransportResult | None = None
+
+
+def _received(outgoing: Outgoing | None) -> TransportResult | None:
+    """Return what came back below `ClientSession`, before instruments have seen it."""
+    return None if outgoing is None else outgoing.received
 
 
 OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing", default=None)

@@ -18,7 +18,7 @@ from yarl import URL
 
 from boardclient._transport._bodies import read_whole
 from boardclient._transport._connections import Connector
-from boardclient._transport._reader import failure_of
+from boardclient._transport._reader import ResponseReader, failure_of
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,
     Progress,
@@ -31,6 +31,8 @@ from boardclient._transport._values import (
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
+
+    from boardclient._transport._order import WritePlace
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -132,9 +134,7 @@ class DirectTransport:
             if protocol is None:
                 protocol = await connector.acquire(prototype)
             if place is not None and not place.is_due(is_fresh=not protocol.responses):
-                await place.wait(is_fresh=not protocol.responses)
-                if not protocol.can_be_written():  # it was lost meanwhile
-                    raise aiohttp.ClientConnectionResetError
+                await _wait_for_place(place, protocol)
             transport, reader = protocol.transport, protocol.reader or protocol.read_directly(connector.buffer)
             response = reader.begin()
             if len(self._acquired) > 1:
@@ -149,14 +149,11 @@ class DirectTransport:
                 progress.stage = "receive"
                 progress.http_version, headers = reader.http_version, reader.headers
                 protocol.count_response(headers, progress)
-                # A whole body without a coding is taken as it is. Any other is read in parts, so that no limit is passed and
-                # others run.
-                if reader.is_complete and reader.size <= self._limit and "Content-Encoding" not in headers:
+                if _is_whole(reader, self._limit):
                     outcome = RawResponse(reader.status, headers, reader.take())
                 else:
                     outcome = await read_whole(reader.status, headers, reader, self._limit, progress.needs_body)
-                # It is kept if nothing remains to be read or written, and the peer does not close it.
-                if reader.is_complete and reader.can_be_kept and not transport.get_write_buffer_size():
+                if _can_be_kept(reader, transport):
                     connector.give_back(key, protocol)
                     protocol = None
             else:  # asyncio's error is not raised, since others hold it, and it would hold this frame
@@ -171,6 +168,27 @@ class DirectTransport:
                 connector.discard(key, protocol)
         progress.stage = "idle"
         return outcome
+
+
+async def _wait_for_place(place: WritePlace, protocol: Any) -> None:
+    """Wait until a request may be written.
+
+    Raises:
+        aiohttp.ClientConnectionResetError: its connection was lost meanwhile.
+    """
+    await place.wait(is_fresh=not protocol.responses)
+    if not protocol.can_be_written():
+        raise aiohttp.ClientConnectionResetError
+
+
+def _is_whole(reader: ResponseReader, limit: int) -> bool:
+    """Return True for a whole body without a coding, taken as it is. Others are read in parts: no limit is passed, others run."""
+    return reader.is_complete and reader.size <= limit and "Content-Encoding" not in reader.headers
+
+
+def _can_be_kept(reader: ResponseReader, transport: asyncio.WriteTransport) -> bool:
+    """Return True if nothing remains to be read or written on a connection, and the peer does not close it."""
+    return reader.is_complete and reader.can_be_kept and not transport.get_write_buffer_size()
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

@@ -284,6 +284,7 @@ _NO_TLS: Final = frozenset(
 """OpenSSL's reasons for bytes that are no TLS: https://docs.openssl.org/3.0/man7/ossl-guide-tls-introduction/."""
 _BELOW: Final = frozenset({"boardclient", "aiohttp", "aiosignal", "aiohappyeyeballs", "async_timeout", "uvloop"})
 """The packages whose frames are not those of an application: this one, and what carries out requests."""
+_NAMELESS: Final = "the exchange failed"
 _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _WRAPPED_TIMES: Final = 4
 
@@ -337,12 +338,10 @@ def _words_for(error: Exception) -> str:
         error = tls
     system = getattr(error, "errno", None)
     cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
-    why = next((words for kind, words in _WHY if isinstance(error, kind)), "")
-    why = why or next((words for kind, words in _WHY if isinstance(cause, kind)), "the exchange failed")
-    if isinstance(error, aiohttp.ClientHttpProxyError) and error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-        return f"the proxy wants credentials (status {error.status}), give them in proxy="
+    # aiohttp's own class says most; what is below it counts where that one says nothing.
+    why = _why(error) or _why(cause) or _NAMELESS
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return f"{why} (status {error.status})"
+        return _words_of_proxy(error, why)
     if (refusal := _refusal_in(error)) is not None:
         return f"{why}: {refusal.why}"
     if tls is not None:
@@ -351,7 +350,17 @@ def _words_for(error: Exception) -> str:
         return why
     if isinstance(system, int) and system > 0:
         return f"{why} ({os.strerror(system)})"
-    return f"{why} ({type(error).__name__})" if why == "the exchange failed" else why
+    return f"{why} ({type(error).__name__})" if why == _NAMELESS else why
+
+
+def _words_of_proxy(error: aiohttp.ClientHttpProxyError, why: str) -> str:
+    if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return f"the proxy wants credentials (status {error.status}), give them in proxy="
+    return f"{why} (status {error.status})"
+
+
+def _why(error: BaseException) -> str | None:
+    return next((words for kind, words in _WHY if isinstance(error, kind)), None)
 
 
 def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
