@@ -178,6 +178,11 @@ class LimitSearch:
         """Whether the block has shown that so many attempts are accepted together."""
         return self.block is not None and self._may_show_number(self.block) and self.block.together > 0
 
+    def _take_number(self, block: Block) -> None:
+        """Begin to search for a number of attempts at a time, since a block has shown one."""
+        self.phase = AtATime(block.together, block.together, 1.0 if block.together < 3 * block.refused else block.together)
+        self.limit, self.aim = None, HIGHEST
+
     def _may_show_number(self, block: Block) -> bool:
         """Return True if a service that limits attempts at a time may have caused a block. It accepts what comes after them."""
         return self.may_be_at_a_time and block.limit is None and not (block.is_denied or block.is_outage)
@@ -217,6 +222,10 @@ class LimitSearch:
 
     # --- refusals
 
+    def _is_usual(self, phase: Phase, attempt: PacedAttempt) -> bool:
+        """Return True for a refusal that a trial counts, or that the share of usual refusals explains."""
+        return isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial))
+
     def add_refused(
         self, attempt: PacedAttempt, now: float, retry_after: float | None, schedule: Schedule, *, is_throttling: bool = True
     ) -> None:
@@ -234,8 +243,7 @@ class LimitSearch:
                 return
             is_late, self.may_be_at_a_time = False, False
             phase, attempt = self._leave_number(phase, attempt, now, is_rate=cause == "a rate")
-        is_usual = block is None and not is_late
-        is_usual = is_usual and (isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial)))
+        is_usual = block is None and not is_late and self._is_usual(phase, attempt)
         self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         is_outage = not is_throttling and retry_after is None
         # Four cases: the block that it belongs to continues, it was started before the rate was lowered and says nothing new, a
@@ -315,8 +323,7 @@ class LimitSearch:
         # What the block has shown: a number of attempts at a time, nothing about a limit, too little to measure one, a first
         # limit, a better one, or that a known one still holds.
         if self._may_show_number(block) and block.together:
-            self.phase = AtATime(block.together, block.together, 1.0 if block.together < 3 * block.refused else block.together)
-            self.limit, self.aim = None, HIGHEST
+            self._take_number(block)
         elif self._doubt(block):
             if self.limit is None:
                 return  # it was not exhausted

@@ -139,14 +139,20 @@ class Group:
             permits.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []
         if permits is not None:
-            self._end(member, message)
-            share = math.ceil(min(permits.rate * self.ahead, permits.concurrency) / len(self.members))
-            while len(granted) < min(share, message.wanted) and (due := permits.next_start()) <= self.moment:
-                granted.append(permits.start(max(now, due)))
-            if not granted and message.waiting == 1 and (due := permits.lone_start(is_rested=message.is_rested)) <= self.moment:
-                granted.append(permits.start(max(now, due)))
+            self._end(member, message)  # before the grants: what has ended leaves room for others
+            granted = self._grants(permits, now, message)
             member.attempts += granted
         return Answer(granted, now, len(self.members), permits, self.ahead)
+
+    def _grants(self, permits: Permits, now: float, message: Message) -> list[PacedAttempt]:
+        """Start the attempts that are due soon, up to the share of a process."""
+        granted: list[PacedAttempt] = []
+        share = math.ceil(min(permits.rate * self.ahead, permits.concurrency) / len(self.members))
+        while len(granted) < min(share, message.wanted) and (due := permits.next_start()) <= self.moment:
+            granted.append(permits.start(max(now, due)))
+        if not granted and message.waiting == 1 and (due := permits.lone_start(is_rested=message.is_rested)) <= self.moment:
+            granted.append(permits.start(max(now, due)))
+        return granted
 
     def _forget(self, now: float) -> None:
         """Begin anew after a time without messages, unless the service has asked for a pause that is not over."""

@@ -119,12 +119,7 @@ class Hold:
             return False
         self.is_disturbed = True
         if isinstance(error, ConsentRequired):
-            now = self._loop.time()
-            self._consent_since = now if self._consent_since is None else self._consent_since
-            if now + _CONSENT_PAUSE_SECONDS - self._consent_since > self.patience:
-                return False
-            self._begin("consent")
-            return True
+            return self._hold_for_consent()
         if is_throttling(error):
             self._record_contact(is_disturbed=True)
             return True
@@ -139,13 +134,25 @@ class Hold:
         if self._failing_since is None:
             self._failing_since = now
         self._longest_pause = _LONGEST_REFUSED_PAUSE_SECONDS if error.effect is Effect.REJECTED else _LONGEST_PAUSE_SECONDS
-        waited, next_try = now - self._failing_since, max(min(self._pause, self._longest_pause), self.asked_seconds)
-        if waited >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS:
-            return False
-        if waited + next_try > self.patience:
+        if self._is_given_up(error, now - self._failing_since, is_read=is_read):
             return False
         self._begin("outage")
         return True
+
+    def _hold_for_consent(self) -> bool:
+        """Begin to wait until the user signs in. Return False if that lasts for longer than the run may wait."""
+        now = self._loop.time()
+        self._consent_since = now if self._consent_since is None else self._consent_since
+        if now + _CONSENT_PAUSE_SECONDS - self._consent_since > self.patience:
+            return False
+        self._begin("consent")
+        return True
+
+    def _is_given_up(self, error: BoardClientError, waited: float, *, is_read: bool) -> bool:
+        """Return True if an outage has lasted for too long, or would have by the next try."""
+        next_try = max(min(self._pause, self._longest_pause), self.asked_seconds)
+        is_over = waited >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS
+        return is_over or waited + next_try > self.patience
 
     def _waits_for(self, error: ConsentRequired) -> bool:
         """Return True if the run waits until a user signs in: not for one who has signed out while it was under way."""

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -261,13 +261,13 @@ class Undo:
         """
         by_id, shown = self._view.cards, shown_fields(cards)
         for row in read_rows(self._journal, "done"):
-            self._rows[row.detail or ""] = row
-            self._seqs[row.detail or ""].append(row.seq)
+            card_id = row.detail or ""
+            self._rows[card_id] = row
+            self._seqs[card_id].append(row.seq)
         listed = [(row, by_id[card_id]) for card_id, row in self._rows.items() if card_id in by_id]
         self._marked_runs = {row.run for row, card in listed if _without_marker(row, card) is not None}
-        sent = Counter(field for row, _ in listed for field in ("desc", "due") if getattr(row.content, field))
         # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
-        shown |= {field for field, number in sent.items() if number == 1}
+        shown |= _fields_sent_once(row for row, _ in listed)
         self._shown |= shown & REMOVABLE
         unclear: dict[str, None] = {}
         for _, card in listed:
@@ -306,6 +306,12 @@ class Undo:
 
     def __repr__(self) -> str:
         return f"<Undo {len(self.unchanged)} unchanged, {len(self.kept)} kept, {len(self.deleted)} deleted>"
+
+
+def _fields_sent_once(rows: Iterable[JournalRow]) -> set[str]:
+    """Return the fields that can be removed and that only one of these rows was sent with."""
+    sent = Counter(field for row in rows for field in ("desc", "due") if getattr(row.content, field))
+    return {field for field, number in sent.items() if number == 1}
 
 
 def _without_marker(row: JournalRow, card: Card) -> str | None:

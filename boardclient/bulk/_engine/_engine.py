@@ -147,27 +147,35 @@ class Engine:
     @property
     def snapshot(self) -> Snapshot:
         """What the run does now."""
-        waiting_for: WaitReason | None = self._hold.reason
         held_seconds = self._turns.held_seconds
         # No pace holds requests for longer than five minutes.
         asked_seconds = max(self._hold.asked_seconds, self._turns.asked_seconds)
         if held_seconds is None and self._places.paused and not (self._sender.busy or self._places.ready):
-            # All that is left was refused with 429. Rows of unknown effect that are sent again are in another state.
-            due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]
-            held_seconds = min(due) - self._loop.time() if due else None
-            if waiting_for is None:  # in an outage the pauses are the run's own
+            held_seconds = self._refused_seconds()
+            if self._hold.reason is None:  # in an outage the pauses are the run's own
                 asked_seconds = max(asked_seconds, held_seconds or 0.0)
-        in_doubt, phase = len(self._places.doubted) + len(self._places.open), self._tally.phase
+        in_doubt = len(self._places.doubted) + len(self._places.open)
+        return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, *self._wait(in_doubt, held_seconds, asked_seconds))
+
+    def _wait(self, in_doubt: int, held_seconds: float | None, asked_seconds: float) -> tuple[WaitReason | None, float | None]:
+        """Return what the run waits for, and for how many seconds if that is known."""
+        reason, phase = self._hold.reason, self._tally.phase
+        # Nothing is sent while the board is read, so a pause of that reading is what the run waits for, whatever else holds it.
         if self._board.held_until is not None:
-            waiting_for = "retry-after" if self._board.is_asked else "refusals"
-            held_seconds = self._board.held_until - self._loop.time()
-        elif waiting_for == "outage" and asked_seconds:
-            waiting_for, held_seconds = "retry-after", asked_seconds
-        elif waiting_for is None and held_seconds is not None and not (in_doubt and phase == "waiting"):
-            waiting_for, held_seconds = "retry-after" if asked_seconds else "refusals", max(held_seconds, asked_seconds)
-        elif waiting_for is None and in_doubt and phase != "creating":
-            waiting_for = "settling"
-        return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)
+            return "retry-after" if self._board.is_asked else "refusals", self._board.held_until - self._loop.time()
+        if reason == "outage" and asked_seconds:
+            return "retry-after", asked_seconds
+        if reason is not None:
+            return reason, held_seconds
+        if held_seconds is not None and not (in_doubt and phase == "waiting"):
+            return "retry-after" if asked_seconds else "refusals", max(held_seconds, asked_seconds)
+        return "settling" if in_doubt and phase != "creating" else None, held_seconds
+
+    def _refused_seconds(self) -> float | None:
+        """Return for how long all rows that are left wait after a 429, or None if others wait too."""
+        # Rows of unknown effect that are sent again are in another state.
+        due = [timer.when() for row, timer in self._places.paused.items() if row.state == "ready"]
+        return min(due) - self._loop.time() if due else None
 
     def _begin_phase(self, phase: BulkPhase, words: str | None = None, seconds: float | None = None) -> None:
         """Note what the run does from now on, in words for instruments, and for how long if it waits."""

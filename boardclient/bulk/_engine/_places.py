@@ -244,11 +244,7 @@ class Lives:
             case "return":
                 self.places.returned.append(row)
             case "set aside":
-                self.places.set_aside(row)
-                if row.is_refused and row.outcome is None and self._options.unknown == "reconcile":
-                    # what the next run finds if this one is killed before the board is read
-                    self._ledger.add_outcome(row, "failed", error=row.error)
-                    row.outcome = Outcome("failed")
+                self._set_aside(row)
             case "withdraw":
                 if not row.is_probe:
                     self._ledger.withdraw([row])
@@ -276,6 +272,13 @@ class Lives:
         self._reconciler.record_probe(probe, card)
         if state == "failed":
             self._reconciler.probes.record_refused(probe)
+
+    def _set_aside(self, row: Row) -> None:
+        """Let a refused row wait until the board is read, and log it: the next run finds that if this one is killed before."""
+        self.places.set_aside(row)
+        if row.is_refused and row.outcome is None and self._options.unknown == "reconcile":
+            self._ledger.add_outcome(row, "failed", error=row.error)
+            row.outcome = Outcome("failed")
 
     def _resume(self, row: Row) -> None:
         """Let a row be sent again after its pause."""

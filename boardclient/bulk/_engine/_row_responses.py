@@ -97,18 +97,22 @@ class ResponseOrder:
             return "foreign"
         if self._markers.are_secret and self._markers.is_shown(row, card):
             return "proven"
-        others = [] if kept is None else [response.row for response in kept.responses if response.row is not row]
+        return self._judge_texts(row, card, [] if kept is None else [one.row for one in kept.responses if one.row is not row])
+
+    def _judge_texts(self, row: Row, card: Card, others: Sequence[Row]) -> Verdict:
+        """Return what a response is by the texts that it shows. `others` are the connection's rows since the last proof."""
         name, desc = normal(card.name or ""), normal(card.desc or "")
-        names, descs = {normal(other.draft.name) for other in others}, {self._desc(other) for other in others}
-        is_own_name, is_own_desc = name == normal(row.draft.name), desc == self._desc(row) != ""
-        if not is_own_name and self._is_in_doubt(name, "" if is_own_desc else desc):
+        of_name = _sender_of(name, normal(row.draft.name), [normal(other.draft.name) for other in others])
+        # Most cards have no description, so that an empty one tells none of them apart.
+        of_desc = _sender_of(desc, self._desc(row), map(self._desc, others)) if desc else "none"
+        is_own_name = of_name in {"row", "row and others"}
+        # Before any proof: a late response to a row in doubt may show the description that this row has sent as well.
+        if not is_own_name and self._is_in_doubt(name, desc if of_desc in {"others", "none"} else ""):
             return "foreign"
         self.has_proof = self.has_proof or is_own_name
-        if (is_own_name and name not in names) or (is_own_desc and desc not in descs):
+        if "row" in (of_name, of_desc):
             return "proven"
-        if (not is_own_name and name in names) or (not is_own_desc and desc != "" and desc in descs):
-            return "foreign"
-        if self._markers.shows_another(row, card):
+        if "others" in (of_name, of_desc) or self._markers.shows_another(row, card):
             return "foreign"
         return "foreign" if not is_own_name and self._is_sending(name) else "open"
 
@@ -175,6 +179,13 @@ class ResponseOrder:
         return response
 
 
+def _sender_of(text: str, own: str, others: Iterable[str]) -> Literal["row", "others", "row and others", "none"]:
+    """Return who sent a text that a response shows: its row alone, other rows of its connection, both, or none of them."""
+    if text == own:
+        return "row and others" if text in others else "row"
+    return "others" if text in others else "none"
+
+
 class Responses:
     """Says what a response means for its row. Owned by its engine."""
 
@@ -212,10 +223,7 @@ class Responses:
         elif verdict == "foreign":
             why = "the response names the card of another row"
         if why is not None:
-            error = DecodeError(f"{CREATE}: {why}", "id", CREATE)
-            if connection is not None and (verdict == "foreign" or (verdict == "open" and self._was_named(card.id))):
-                self._distrust(connection, error)
-            self.record_failure(row, error, options)
+            self._disbelieve(row, card, options, verdict, why)
         elif connection is None:
             self._confirm(row, card)
         elif verdict == "open":
@@ -226,6 +234,13 @@ class Responses:
             if self.order.kept:
                 self._believe(self.order.prove(connection, options.response_number))
             self._confirm(row, card)
+
+    def _disbelieve(self, row: Row, card: Card, options: CallOptions, verdict: Verdict, why: str) -> None:
+        """Let a row be in doubt whose response can't be believed, and the other rows of its connection if that is out of step."""
+        error, connection = DecodeError(f"{CREATE}: {why}", "id", CREATE), options.connection
+        if connection is not None and (verdict == "foreign" or (verdict == "open" and self._was_named(card.id))):
+            self._distrust(connection, error)
+        self.record_failure(row, error, options)
 
     def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:
         """Return True if a card that a response names is another row's or an older one. Claim it if the response is proven."""
@@ -347,10 +362,7 @@ class Responses:
         row.is_refused = event.startswith("refused")
         row.doubted_at = self._loop.time()
         if event not in {"given back", "put off"}:
-            if row.state == "resent" and row.error is not None and not event.startswith("lost"):
-                row.error.add_note(f"sent again: {failure}")
-            else:
-                row.error = failure
+            self._note_error(row, failure, event)
         self._lives.happen(row, event, pause=pause or 0.0)
         if options is not None and options.connection is not None:  # a later response may show that it was to another request
             row.is_unproven = event.startswith("refused")
@@ -371,6 +383,13 @@ class Responses:
             self._owner.halt(ended_by(failure, "nothing was accepted for too long"))
             return 0.0
         return pause
+
+    def _note_error(self, row: Row, failure: BoardClientError, event: Event) -> None:
+        """Keep the error of a row. A refusal of a later request does not replace it: the card of the first one may exist."""
+        if row.state == "resent" and row.error is not None and not event.startswith("lost"):
+            row.error.add_note(f"sent again: {failure}")
+        else:
+            row.error = failure
 
     def _asked_pause(self, failure: BoardClientError) -> float:
         """Return the seconds for which `Retry-After` asks. A long pause ends the run."""

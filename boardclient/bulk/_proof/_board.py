@@ -171,6 +171,15 @@ def appearance(card: Card | CardDraft) -> int:
 # --- reading
 
 
+def _is_answer(error: BoardClientError, operation: object) -> bool:
+    """Return True for an error that says what was asked, or that there is no such board: waiting would not mend it."""
+    if operation is operations.READ_CARD:
+        return isinstance(error, NotFoundError)
+    if operation is operations.DELETE_CARD:
+        return error.effect is Effect.REJECTED and not is_throttling(error)
+    return operation in _OF_BOARD and isinstance(error, NO_BOARD)
+
+
 @attrs.define(eq=False, repr=False)
 class RunBoard:
     """Reads the board of a run. Owned by the run.
@@ -309,13 +318,8 @@ class RunBoard:
             try:
                 value = await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
-                is_refused = error.effect is Effect.REJECTED and not is_throttling(error)
-                if (
-                    (isinstance(error, NotFoundError) and request.operation is operations.READ_CARD)
-                    or (is_refused and request.operation is operations.DELETE_CARD)
-                    or (isinstance(error, NO_BOARD) and request.operation in _OF_BOARD)
-                ):
-                    raise  # what was asked, or that there is no such board: no failure of the service, which waiting would mend
+                if _is_answer(error, request.operation):
+                    raise
                 self.failure = error
                 # For others the hold makes it wait.
                 asked = retry_after_of(error)
@@ -390,6 +394,20 @@ class RunBoard:
             self._deleted.add(card_id)
         return False
 
+    async def _ask(self, request: Request[Any], options: CallOptions, asked: str) -> tuple[str, str]:
+        """Make a request. Return whether its "own" response came, an "other" one, or it was "refused", and what was shown.
+
+        `asked` is what was asked for before. What can't be decoded is taken for the response to that.
+        """
+        try:
+            value = await self._pipeline.call(request, options)
+        except BoardClientError as error:
+            # The run has read the lists already, so a response that can't be decoded as lists is one to another request.
+            is_other = request.operation is operations.BOARD_LISTS and isinstance(error, DecodeError)
+            return ("other", asked) if is_other else ("refused", "")
+        shown = request.identifier if isinstance(value, list) else "" if value is None else value.id
+        return "own" if shown == request.identifier else "other", shown
+
     async def ask_connection(self, connection: UsedConnection, card_ids: Iterable[str]) -> bool | None:
         """Ask over a connection. Return False if it has more responses than requests, and None if that was not found out.
 
@@ -405,14 +423,8 @@ class RunBoard:
             if (is_next := connection.use_next()) is None:
                 return True
             number, options = connection.responses, CallOptions(is_of_run=True, is_single=True)
-            shown, kind = "", "refused"
-            try:
-                value = await self._pipeline.call(request, options) if is_next else None
-                shown = request.identifier if isinstance(value, list) else "" if value is None else value.id
-                kind = "own" if shown == request.identifier else "other"
-            except BoardClientError as error:
-                if request in lists and isinstance(error, DecodeError):  # the run has read the lists: something else has come
-                    kind, shown = "other", asked
+            kind, shown = await self._ask(request, options, asked) if is_next else ("other", "")
+            # A response over another connection says nothing about this one.
             if options.connection is connection and options.response_number == number + 1:
                 if kind == "own" or (kind == before and shown != asked):
                     return True

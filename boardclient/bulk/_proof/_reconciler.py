@@ -208,10 +208,7 @@ class Reconciler:
 
     async def _judge(self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
-        cards, incomplete = listing.unaccounted, None
-        if missing.is_incomplete:
-            total = listing.confirmed + len(missing.deleted) + missing.hidden
-            incomplete = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
+        cards, incomplete = listing.unaccounted, _incompleteness(listing, missing)
         matches, evidence = await self._recognise([*rows, *self._unknown], refused, listing, missing)
         owned = matches.card_ids
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
@@ -229,12 +226,8 @@ class Reconciler:
             if row in matches.found:
                 findings.append(RowFinding(row, "found", matches.found[row]))
             elif not possible:
-                if (
-                    row.absent_from is None
-                    and row.seq in before
-                    and all(listing.shows(card.id) for card in before[row.seq].cards)
-                ):
-                    row.absent_from = before[row.seq].extent  # that listing lacked it, too, as is known by now
+                if row.absent_from is None and row.seq in before:
+                    row.absent_from = _absent_before(before[row.seq], listing)
                 findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE, cards=possible))
@@ -409,9 +402,7 @@ class Reconciler:
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         findings = await self._judge_refused(refused, doubted, listing, missing)
         found = {finding.card.id for finding in findings if finding.card is not None}
-        owned = found | self._others_own(listing)
-        recycled = (card for card in listing.recycled if card.id in self._named)
-        others = [card for card in chain(listing.unaccounted, recycled) if card.id not in owned]
+        others = self._others_among(listing, found)
         second = self._second_cards(others, listing)
         lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
         second -= self._named  # one may be the only card of an unknown row
@@ -433,6 +424,12 @@ class Reconciler:
             unproven=tuple(row.draft for row in self._unknown[:_MOST_AUDITED]),
         )
         return audit, findings
+
+    def _others_among(self, listing: Listing, found: set[str]) -> list[Card]:
+        """Return the listed cards that are no row's, as far as is known. `found` are those of refused rows."""
+        owned = found | self._others_own(listing)
+        recycled = (card for card in listing.recycled if card.id in self._named)
+        return [card for card in chain(listing.unaccounted, recycled) if card.id not in owned]
 
     def _second_cards(self, others: Sequence[Card], listing: Listing) -> set[str]:
         """Return the identifiers of those of the other cards that are second cards of rows, and can't be an unknown row's."""
@@ -466,6 +463,19 @@ class Reconciler:
 def _is_copy(card: Card, draft: CardDraft, copies: Mapping[str, int]) -> bool:
     """Return True if a card equals a row only in what was sent, but another row's card in everything."""
     return card.id in copies and bool((card.desc and draft.desc is None) or (card.due and draft.due is None))
+
+
+def _incompleteness(listing: Listing, missing: Missing) -> str | None:
+    """Return why a listing may be cut off, so that it proves no absence, or None."""
+    if not missing.is_incomplete:
+        return None
+    total = listing.confirmed + len(missing.deleted) + missing.hidden
+    return f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
+
+
+def _absent_before(earlier: _Possible, listing: Listing) -> Extent | None:
+    """Return the size of an earlier listing if it lacked a row's card: those that might have been it are known to be others'."""
+    return earlier.extent if all(listing.shows(card.id) for card in earlier.cards) else None
 
 
 def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
