@@ -233,12 +233,7 @@ class Cards(_Resource):
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc, due, pos)
         if reference is not None or ledger is not None:
-            if reference is None or ledger is None or board_id is None or unknown == "report":
-                raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
-            from boardclient.distributed._references import create_once
-
-            times = settle, patience
-            return await create_once(self._pipeline, draft, board_id, reference, ledger, times, probe=probe)
+            return await self._create_once(draft, board_id, reference, ledger, unknown, (settle, patience), probe=probe)
         from boardclient.bulk._run import make_options
         from boardclient.bulk._single import create_card
 
@@ -255,6 +250,23 @@ class Cards(_Resource):
             patience=patience,
         )
         return await create_card(self._pipeline, draft, options)
+
+    async def _create_once(
+        self,
+        draft: CardDraft,
+        board_id: str | None,
+        reference: str | None,
+        ledger: str | os.PathLike[str] | None,
+        unknown: str | None,
+        times: tuple[float | None, float | None],
+        *,
+        probe: bool,
+    ) -> Card:
+        if reference is None or ledger is None or board_id is None or unknown == "report":
+            raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
+        from boardclient.distributed._references import create_once
+
+        return await create_once(self._pipeline, draft, board_id, reference, ledger, times, probe=probe)
 
     async def get(
         self, card_id: str, *, extra_query: Parameters | None = None, extra_headers: Mapping[str, str] | None = None

@@ -121,6 +121,9 @@ class OAuthClient:
         steps = ("read", "generation", "publish", "delete", "lease", "release")
         if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
             raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
+        self._check_times()
+
+    def _check_times(self) -> None:
         for name in ("authorize_timeout", "lease_seconds", "cooldown"):
             check_seconds(getattr(self, name), name)
         if self.renew_before_expiry is not None:

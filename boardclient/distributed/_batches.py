@@ -113,17 +113,14 @@ def store_batch(
     """
     digest, lease = digest_rows(drafts).hexdigest(), None
     references = sorted((draft.reference for draft in drafts if draft.reference is not None), key=str.encode)
-    known = {row.ref for row in rows_by_reference(connection, job, references)}
-    new = [index for index, draft in enumerate(drafts) if draft.reference is None or draft.reference not in known]
+    new = _new_rows(connection, job, drafts, references)
     part = connection.one("SELECT * FROM boardclient_parts WHERE job = ? AND key = ? {for update}", job, key)
     if part is None and new:
         # A row without a reference is identified by its position in the batch.
         places = new if len(references) < len(drafts) else range(len(new))
         part = _add_part(connection, job, key, digest, len(new), places[-1] + 1, owner, seconds)
         first = first_of(part.part)
-        added = _add_rows(connection, job, {first + place: drafts[index] for place, index in zip(places, new, strict=True)})
-        if added != len(new):  # another batch brought some of them at the same moment
-            connection.run("UPDATE boardclient_parts SET size = ? WHERE part = ?", added, part.part)
+        _fill_part(connection, part, places, [drafts[index] for index in new])
         lease = None if owner is None else lease_of(job, part, seconds)
     elif part is not None:
         first = first_of(part.part)
@@ -185,6 +182,21 @@ def _extend(connection: Connection, part: Any, digest: str, drafts: Sequence[Car
     connection.run("UPDATE boardclient_parts SET digest = ?, size = size + ? WHERE part = ?", digest, added, part.part)
     if added:
         open_part(connection, part.part)
+
+
+def _new_rows(connection: Connection, job: int, drafts: Sequence[CardDraft], references: list[str]) -> list[int]:
+    """Return the indexes of the drafts that the job may not have: those without a reference, or with a new one."""
+    known = {row.ref for row in rows_by_reference(connection, job, references)}
+    return [index for index, draft in enumerate(drafts) if draft.reference is None or draft.reference not in known]
+
+
+def _fill_part(connection: Connection, part: Any, places: Iterable[int], drafts: Sequence[CardDraft]) -> None:
+    """Store the rows of a new part, each in its place."""
+    first = first_of(part.part)
+    added = _add_rows(connection, part.job, {first + place: draft for place, draft in zip(places, drafts, strict=True)})
+    # Fewer than the part was made for: another batch has brought some of their references at the same moment.
+    if added != len(drafts):
+        connection.run("UPDATE boardclient_parts SET size = ? WHERE part = ?", added, part.part)
 
 
 def _delivered(

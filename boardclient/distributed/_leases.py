@@ -216,9 +216,8 @@ def claim(
         [part.part for part in free],
     )
     is_repeated = any(part.owner == owner for part in free)  # the end of an earlier transaction was lost
-    for part in free:
-        if part.logged and part.in_doubt is None and not is_repeated:
-            _note_logged(connection, part.part, max(0.0, float(part.ended_ago)))
+    if not is_repeated:
+        _note_logged(connection, free)
     if not (taken or is_of_job):
         return None
     return Lease(
@@ -232,19 +231,23 @@ def claim(
     )
 
 
-def _note_logged(connection: Connection, part: int, seconds: float) -> None:
-    """Record that the logged rows of a worker that lost the part have been in doubt for so many seconds."""
-    connection.run(
-        "INSERT INTO boardclient_outcomes (seq, job, state, detail, at)"
-        " SELECT r.seq, r.job, 'logged', ?, {clock} - ? FROM boardclient_rows AS r"
-        " JOIN boardclient_parts AS p ON p.part = ? LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
-        " WHERE r.seq >= ? AND r.seq < ? + p.logged AND o.seq IS NULL ON CONFLICT DO NOTHING",
-        LOGGED.detail,
-        seconds,
-        part,
-        first_of(part),
-        first_of(part),
-    )
+def _note_logged(connection: Connection, parts: Iterable[Any]) -> None:
+    """Record that the logged rows of workers that lost parts have been in doubt since their leases ended."""
+    for part in parts:
+        if not part.logged or part.in_doubt is not None:
+            continue
+        first, seconds = first_of(part.part), max(0.0, float(part.ended_ago))
+        connection.run(
+            "INSERT INTO boardclient_outcomes (seq, job, state, detail, at)"
+            " SELECT r.seq, r.job, 'logged', ?, {clock} - ? FROM boardclient_rows AS r"
+            " JOIN boardclient_parts AS p ON p.part = ? LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+            " WHERE r.seq >= ? AND r.seq < ? + p.logged AND o.seq IS NULL ON CONFLICT DO NOTHING",
+            LOGGED.detail,
+            seconds,
+            part.part,
+            first,
+            first,
+        )
 
 
 def lease_of(job: int, part: Any, seconds: float) -> Lease:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from boardclient.bulk import BulkReport, CardResult
+from boardclient.bulk import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._content import Content
 from boardclient.bulk._life import IN_DOUBT, Outcome, check_row
 from boardclient.bulk.journal import JournalRow, UnknownRow, suggested
@@ -120,8 +120,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     for of_part in open_parts.values():
         for state, number in of_part.items():
             counts[state] += number
-    ends: list[dict[str, Any]] = [json.loads(one.audit or "{}") for one in stored]
-    failures = [end["audit_error"] for end in ends if "audit_error" in end]
+    audit, audit_error, probes = _audit_of([json.loads(one.audit or "{}") for one in stored])
     seconds = max(0.0, float(found.ended_at) - max(float(found.began_at), planned_at))
     seconds = float(found.seconds) if seconds > _LONGEST_SECONDS else seconds
     created = max(0, counts["done"] - already)
@@ -134,10 +133,19 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         rate=created / seconds if seconds else 0.0,
         requests=int(found.requests),
         rejected=int(found.rejected),
-        audit=load_audit([end["audit"] for end in ends]) if ends and all("audit" in end for end in ends) else None,
-        audit_error=BoardClientError(failures[0]) if failures else None,
-        probes=tuple(card for end in ends for card in load_cards(end.get("probes", ()))),
+        audit=audit,
+        audit_error=audit_error,
+        probes=probes,
     )
+
+
+def _audit_of(ends: Sequence[Mapping[str, Any]]) -> tuple[BulkAudit | None, BoardClientError | None, tuple[Card, ...]]:
+    """Return the audit of several jobs, why there is none, and the probes that are left, as their ends have them."""
+    # All or none: the audit of some jobs would look like one of all.
+    audit = load_audit([end["audit"] for end in ends]) if ends and all("audit" in end for end in ends) else None
+    failures = [end["audit_error"] for end in ends if "audit_error" in end]
+    probes = tuple(card for end in ends for card in load_cards(end.get("probes", ())))
+    return audit, BoardClientError(failures[0]) if failures else None, probes
 
 
 def _open_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str, int]]:

@@ -19,6 +19,7 @@ from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
+from boardclient.bulk._engine._places import BulkOptions
 from boardclient.bulk._ledger import UnrecordedError
 from boardclient.bulk._life import IN_DOUBT
 from boardclient.bulk._proof._recognition import RowMarkers
@@ -373,6 +374,22 @@ class Task:
             raise self.drained() if lease.is_draining else late(Effect.NOT_SENT)
         return left, report, [(rows[result.index], result) for result in results]
 
+    async def _run_options(self, lease: Lease, number: int, *, reads: bool, knows_lists: bool) -> BulkOptions:
+        """Return the options of a run of so many rows. `reads` says that it reads the cards of the board."""
+        concurrency = self.options.concurrency or (max(1, number) if number <= _FEW else None)
+        return make_options(
+            self.pipeline,
+            # Rows whose workers died again and again are sent one by one, so that the row that kills leaves one row in doubt.
+            concurrency=1 if lease.commit_size == 1 else concurrency,
+            journal=None,
+            board_id=self.job.board_id if reads or not knows_lists else None,
+            unknown="reconcile" if reads else "report",
+            marker=self.stored.marker or None,
+            settle=await self._settle() if reads else None,
+            probe=self.options.probe and reads,
+            waits_for_consent=False,
+        )
+
     async def _carry_out(
         self, lease: Lease, ledger: StoredLedger, rows: Sequence[StoredRow]
     ) -> tuple[BulkReport, list[CardResult]]:
@@ -381,19 +398,8 @@ class Task:
         reads = lease.is_of_job or any(row.age is not None and row.state != "waiting" for row in rows)
         drafts = [row.draft for row in rows]
         lists = {draft.list_id for draft in drafts}
-        concurrency = self.options.concurrency or (max(1, len(drafts)) if len(drafts) <= _FEW else None)
-        options = make_options(
-            self.pipeline,
-            concurrency=1 if lease.commit_size == 1 else concurrency,
-            journal=None,
-            # The lists of the board are read by the run, unless all are known.
-            board_id=self.job.board_id if reads or not lists <= self.stored.lists else None,
-            unknown="reconcile" if reads else "report",
-            marker=self.stored.marker or None,
-            settle=await self._settle() if reads else None,
-            probe=self.options.probe and reads,
-            waits_for_consent=False,
-        )
+        # The lists of the board are read by the run, unless all are known.
+        options = await self._run_options(lease, len(drafts), reads=reads, knows_lists=lists <= self.stored.lists)
         options = attrs.evolve(options, ledger=ledger, resends=not lease.is_of_job)
         listeners = [] if self.options.on_progress is None else [self.options.on_progress]
         run = BulkRun(self.pipeline, drafts, options, listeners)

@@ -153,7 +153,12 @@ class DaskRun:
                 break
         else:
             raise BoardClientError(f"{len(left)} parts have killed each worker that began them: look at the workers' logs")
-        for job in self._jobs if self._probe else ():
+        if self._probe:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Reconcile the jobs that have unknown rows."""
+        for job in self._jobs:
             if not self._is_stopped and (await report(job)).unknown:
                 await reconcile(job, probe=True)
 
