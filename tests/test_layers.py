@@ -7,6 +7,7 @@ the names of parts that are gone do no harm.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 
 import pytest
@@ -90,6 +91,12 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
 
 _MODULES = modules()
 _SOURCES = {module: path.read_text(encoding="utf-8") for module, path in _MODULES.items()}
+
+
+@functools.cache
+def _trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module: parsing them all takes longer than all that is asked of them."""
+    return {module: ast.parse(source) for module, source in _SOURCES.items()}
 
 
 def test_a_module_imports_only_what_its_part_may() -> None:
@@ -180,10 +187,63 @@ def test_statuses_are_known_in_one_file() -> None:
     """Only `_interface` says what a 4xx or 5xx means to a call. Errors have the status that an application may respond with."""
     numbers = [
         (part_of(module), node.value)
-        for module, source in _SOURCES.items()
-        for node in ast.walk(ast.parse(source))
+        for module, tree in _trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and type(node.value) is int and 400 <= node.value < 600
     ]
     elsewhere = {(part, number) for part, number in numbers if part not in {"_interface", "errors", "testing"}}
     assert {(part, number) for part, number in elsewhere if number not in _OTHER_NUMBERS.get(part, ())} == set()
     assert ("_interface", 429) in numbers
+
+
+# --- how hard a function is to read
+
+_MOST_COMPLEX = 15
+_REWRITTEN = {"boardclient.bulk.journal", "boardclient.bulk._journal._journal_rows"}
+"""Modules whose hardest functions are still above the bound."""
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case)
+
+
+def complexity(function: ast.AST) -> int:
+    """Return one more than the branches of a function, those of functions within it and operands of `and` and `or` included."""
+    found = 1
+    for node in ast.walk(function):
+        if isinstance(node, _BRANCHES):
+            found += 1
+        elif isinstance(node, ast.comprehension):
+            found += 1 + len(node.ifs)
+        elif isinstance(node, ast.BoolOp):
+            found += len(node.values) - 1
+    return found
+
+
+def test_no_function_is_hard_to_read() -> None:
+    """No function branches more often than a reader can follow."""
+    found = [
+        f"{module}.{node.name}: {count}"
+        for module, tree in _trees().items()
+        if module not in _REWRITTEN
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (count := complexity(node)) > _MOST_COMPLEX
+    ]
+    assert found == []
+
+
+def test_complexity_counts_each_way_through() -> None:
+    """Nested functions, comprehensions, operands, handlers and cases count."""
+    source = """
+def outer(a):
+    def inner(b):
+        return a if b else None
+    for c in [d for d in a if d]:
+        if c and a or inner(c):
+            pass
+    try:
+        pass
+    except ValueError:
+        pass
+    match a:
+        case 1:
+            pass
+"""
+    assert complexity(ast.parse(source).body[0]) == 10

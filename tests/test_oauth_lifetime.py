@@ -75,9 +75,6 @@ async def test_a_session_that_closes_amid_the_exchange() -> None:
     assert provider._state.failure is None
 
 
-# --- deadlines
-
-
 # --- what the exchange asks for
 
 

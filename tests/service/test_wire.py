@@ -90,9 +90,6 @@ async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
     assert ports[1] != ports[2]
 
 
-# --- connections that fail
-
-
 # --- how much of a response is taken
 
 

@@ -1,4 +1,4 @@
-"""TokenStoreSuite: that it finds what is wrong with a store."""
+"""TokenStoreSuite: that the package's stores pass it, and that it finds what is wrong with a store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,35 @@ import attrs
 import pytest
 from virtual_loop import Clock
 
-from boardclient import LeaseRecord, MemoryTokenStore, StoredToken, Token, TokenStore
+from boardclient import FileTokenStore, LeaseRecord, MemoryTokenStore, StoredToken, Token, TokenStore
 from boardclient.credentials._stores import AccountRecord
 from boardclient.testing import TokenStoreSuite
+
+# --- what passes
+
+
+class _InjectedTime(TokenStoreSuite):
+    """The suite without waiting."""
+
+    @pytest.fixture(autouse=True)
+    def _take(self, clock: Clock, path: Path) -> None:
+        self.clock, self.path = clock, path
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+
+class TestMemoryTokenStore(_InjectedTime):
+    async def make_store(self) -> TokenStore:
+        return MemoryTokenStore(clock=self.clock)
+
+
+class TestFileTokenStore(_InjectedTime):
+    async def make_store(self) -> TokenStore:
+        return FileTokenStore(self.path, clock=self.clock)
+
+
+# --- what does not
 
 
 class BlindPublish(MemoryTokenStore):

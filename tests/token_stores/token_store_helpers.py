@@ -12,34 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_loop import Clock
 
-from boardclient import CredentialError, FileTokenStore, MemoryTokenStore, Token, TokenStore
-from boardclient.testing import TokenStoreSuite, assert_no_secrets
+from boardclient import CredentialError, FileTokenStore, Token
+from boardclient.testing import assert_no_secrets
 
 SECRET = "s3cr3t-täken"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes, owners and forks are POSIX's")
-
-
-class InjectedTime(TokenStoreSuite):
-    """The suite without waiting."""
-
-    @pytest.fixture(autouse=True)
-    def _take(self, clock: Clock, path: Path) -> None:
-        self.clock, self.path = clock, path
-
-    async def pass_time(self, seconds: float) -> None:
-        self.clock.now += seconds
-
-
-class TestMemoryTokenStore(InjectedTime):
-    async def make_store(self) -> TokenStore:
-        return MemoryTokenStore(clock=self.clock)
-
-
-class TestFileTokenStore(InjectedTime):
-    async def make_store(self) -> TokenStore:
-        return FileTokenStore(self.path, clock=self.clock)
 
 
 def carries_token(error: BaseException) -> bool:
