@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +162,26 @@ async def list_archive(client: Client, list_: str = argument("LIST"), yes: bool 
 
 
 card_group = commands.part("card")
+
+
+def _note_of_doubt() -> Callable[[Event], None]:
+    """Return an observer that tells why a card is in doubt, and until when the command waits, once for each time."""
+    from boardclient.errors import Effect
+    from boardclient.events import BulkProgress, ResponseReceived
+
+    note_once = functools.cache(note)
+    causes = ["an earlier call has sent the card, and ended before the response came"]
+
+    def tell(event: Event) -> None:
+        if isinstance(event, ResponseReceived) and event.effect is Effect.UNKNOWN and event.operation == "cards.create":
+            causes.append(event.why)
+        elif isinstance(event, BulkProgress) and event.wait_ends_at is not None and event.in_doubt:
+            until = f"{event.wait_ends_at.astimezone():%H:%M:%S}"
+            note_once(f"the card may exist ({causes[-1]}): the board is read at {until} to find it")
+
+    return tell
+
+
 _card = argument("CARD", help="An identifier, or a name with --board.")
 _has_card = board_option("The board on which to look for names.")
 _into_list = option(metavar="LIST", required=True, help="The list that gets the card: an identifier, or a name with --board.")
@@ -197,8 +217,6 @@ async def card_create(
         ledger: Where references are kept: a file, or postgresql://… without a password.
     """
     from boardclient.cli._running import kept_ledger
-    from boardclient.errors import Effect
-    from boardclient.events import BulkProgress, ResponseReceived
     from boardclient.models import read_date
 
     if reference is None and ledger is not None:
@@ -212,18 +230,7 @@ async def card_create(
     except ValueError as error:
         raise UsageError(f"--due {quoted(due or '')} {error}") from None
     list_id = await client.list_id(list_)
-    note_once = functools.cache(note)
-
-    causes = ["an earlier call has sent the card, and ended before the response came"]
-
-    def tell(event: Event) -> None:
-        if isinstance(event, ResponseReceived) and event.effect is Effect.UNKNOWN and event.operation == "cards.create":
-            causes.append(event.why)
-        elif isinstance(event, BulkProgress) and event.wait_ends_at is not None and event.in_doubt:
-            until = f"{event.wait_ends_at.astimezone():%H:%M:%S}"
-            note_once(f"the card may exist ({causes[-1]}): the board is read at {until} to find it")
-
-    create = client.session.with_options(observers=[tell]).cards.create
+    create = client.session.with_options(observers=[_note_of_doubt()]).cards.create
     place: dict[str, Any] = {"board_id": client.board_id() or None, "reference": reference, "ledger": ledger}
     card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, **place)
     record = _record(card, _CARD, zone)
