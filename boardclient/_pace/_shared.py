@@ -139,7 +139,7 @@ class Group:
             permits.add_earlier(message.started, message.refused)
         granted: list[PacedAttempt] = []
         if permits is not None:
-            self._end(member, message)  # before the grants: what has ended leaves room for others
+            self._end(member, message)  # before the grants, since what has ended is no longer in flight
             granted = self._grants(permits, now, message)
             member.attempts += granted
         return Answer(granted, now, len(self.members), permits, self.ahead)
