@@ -7,12 +7,14 @@ import builtins
 import contextlib
 import hashlib
 import importlib
+import inspect
 import io
 import json
 import logging
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,35 @@ def test_each_program_runs_as_pasted_and_prints_what_stands_below_it(
         _write_output(page, source, printed)
     else:
         assert _VARYING.sub("…", printed) == _VARYING.sub("…", output), "run this test with --write-output"
+
+
+_EXAMPLES = {
+    name: found[1]
+    for name in boardclient.__all__
+    if (found := re.search(r"^```python\n(.*?)^```$", inspect.getdoc(getattr(boardclient, name)) or "", re.MULTILINE | re.DOTALL))
+}
+
+
+def test_classes_whose_use_is_not_plain_have_an_example() -> None:
+    """Their docstrings, which editors and the reference show, have it."""
+    assert {"BulkReport", "BulkRun", "OAuthCredentials", "Pace", "Response"} <= _EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", _EXAMPLES)
+async def test_each_example_of_a_docstring_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: BoardService
+) -> None:
+    """An example stands in a coroutine that has an open session, a board, its first list and some drafts."""
+    monkeypatch.chdir(tmp_path)
+    for variable, value in service.environment.items():
+        monkeypatch.setenv(variable, value)
+    async with service.session() as session:
+        board = await session.boards.create("Launch", default_lists=True)
+        todo = (await session.boards.lists(board.id))[0]
+        known = {public: getattr(boardclient, public) for public in boardclient.__all__}
+        known |= {"session": session, "board": board, "todo": todo, "drafts": [boardclient.CardDraft("A", todo.id)]}
+        exec("async def example(session=session):\n" + textwrap.indent(_EXAMPLES[name], "    "), known)
+        await known["example"]()
 
 
 @pytest.mark.parametrize("page", _PAGES)

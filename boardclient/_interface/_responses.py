@@ -167,6 +167,11 @@ def add_request_id(error: BoardClientError, headers: Mapping[str, str]) -> None:
 class Response:
     """The response to `session.request`.
 
+    ```python
+    response = await session.request("GET", "/1/members/me")
+    print(response.status, response.read(Member).extra)
+    ```
+
     `status` is a number, `headers` is case-insensitive, and `body` is bytes, with any content encoding undone. `request` is the
     method and the path, without the query.
     """

@@ -52,6 +52,12 @@ class Pace:
 
     It can be made anywhere, serves one event loop at a time, and need not be closed. docs/design/pace.md describes its rules.
 
+    ```python
+    pace = Pace()
+    async with AsyncSession.from_env(limiter=pace) as session:
+        await session.members.me()
+    ```
+
     Args:
         max_in_flight: The largest number of attempts in flight. 1000 by default.
         shared: The path of a SQLite file, or `postgresql://…` without a password, through which the paces of several processes

@@ -98,6 +98,12 @@ class BulkAudit:
 class BulkReport:
     """A summary of a bulk run (interface 4.3).
 
+    ```python
+    report = await session.cards.create_many(drafts, board_id=board.id)
+    print(report.created, "created,", report.unknown, "unknown")
+    report.raise_for_problems()
+    ```
+
     Attributes:
         created: The number of cards created by this run.
         already: The number of cards that earlier runs with the same journal had created.

@@ -67,6 +67,13 @@ class BulkRun:
     `create_many` makes it, and its caller owns it (interface 4.3). Use it once, within `async with`, or await `wait()`. Each
     `CardResult` is yielded as soon as its card is done, in the order of completion.
 
+    ```python
+    async with session.cards.create_many(drafts, board_id=board.id) as run:
+        async for result in run:
+            print(result.draft.name, result.state)
+    print(run.report.created, "created")
+    ```
+
     Leaving the block cancels the calls in flight, whose rows are unknown then, and closes the input if it is a generator. It also
     closes the journal, so that another run can resume it at once, even if the block was left by a cancellation.
 

@@ -65,6 +65,21 @@ class OAuthCredentials(OAuthClient, OwnProvider):
     One object may serve any number of sessions, also on different event loops. A renewal ends when the session that began it is
     closed. See interface 4.12 and 5.
 
+    ```python
+    async def authorize(request: AuthorizationRequest) -> str:
+        return await code_from_the_user(request.account)  # a function of yours
+
+
+    credentials = OAuthCredentials(
+        client_id="…",
+        client_secret="…",
+        redirect_uri="https://app.example/callback",
+        auth_url="https://board.example",
+        authorize=authorize,
+        store=FileTokenStore("tokens.db"),
+    )
+    ```
+
     Args:
         client_id: The identifier of the registered client.
         client_secret: Its secret.
