@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 import attrs
 import tenacity
-from tenacity import AsyncRetrying, BaseRetrying, RetryCallState, Retrying
+from tenacity import AsyncRetrying, RetryCallState
 from tenacity.asyncio import retry as _async_retry
 from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception, retry_never
 from tenacity.stop import stop_all, stop_any, stop_base
@@ -182,11 +182,11 @@ def _sees_only_failures(retry: object) -> bool:
     """Return True if a predicate is known to refuse successes."""
     if isinstance(retry, retry_any | retry_all | _async_retry.retry_any | _async_retry.retry_all):
         return all(_sees_only_failures(part) for part in retry.retries)
+    # By the method and not by the class: a subclass that overrides it may look at successes.
     known = (retry_if_exception.__call__, _async_retry.retry_if_exception.__call__, type(retry_never).__call__)
     return type(retry).__call__ in known
 
 
-_CALLBACKS: Final = ("retry", "stop", "wait", "before", "after", "before_sleep", "retry_error_callback")
 Attempted = Callable[[], Awaitable[T | BoardClientError]]
 MayPause = Callable[[float], bool]
 
@@ -206,7 +206,7 @@ class Policy:
         except Exception as error:
             why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
             raise TypeError(why) from None
-        self._retrying = _without_awaits(retrying)
+        self._retrying = retrying
         self.budgets: Final = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled: Final[bool] = retrying.enabled
         self.sees_first_attempt: Final[bool] = retrying.before is not tenacity.before_nothing or not _sees_only_failures(
@@ -246,11 +246,9 @@ class Policy:
                 part.take_back(state)
         raise _last_error(state)
 
-    async def _loop(self, retrying: BaseRetrying, state: RetryCallState, attempt: Attempted[T], may_pause: MayPause) -> T:
+    async def _loop(self, retrying: AsyncRetrying, state: RetryCallState, attempt: Attempted[T], may_pause: MayPause) -> T:
         while True:
-            step: Any = retrying.iter(retry_state=state)
-            if isinstance(retrying, AsyncRetrying):
-                step = await step
+            step = await retrying.iter(retry_state=state)
             if isinstance(step, tenacity.DoAttempt):
                 _record(state, await attempt())
             elif isinstance(step, tenacity.DoSleep):
@@ -262,26 +260,13 @@ class Policy:
                     return cast("T", cast("Any", state.outcome).result())
                 state.prepare_for_next_attempt()
                 pause = cast("Any", retrying.sleep(step))
-                if inspect.isawaitable(pause):
+                if inspect.isawaitable(pause):  # a plain function may sleep as well, such as that of a test
                     await pause
             else:
                 if _failure(state) is None:  # after a failure the value is that of a `retry_error_callback`
                     for part in self.budgets:
                         part.give_back(state)
                 return cast("T", step)
-
-
-def _without_awaits(retrying: AsyncRetrying) -> BaseRetrying:
-    """Return a policy that calls its callbacks without awaiting them, if they are plain functions.
-
-    In each step an `AsyncRetrying` asks that of each, which takes a quarter of a call that is retried once.
-    """
-    callbacks: dict[str, Any] = {name: getattr(retrying, name) for name in _CALLBACKS}
-    called = (getattr(callback, "__call__", None) for callback in callbacks.values())  # noqa: B004 -- of a class's instance
-    if type(retrying) is not AsyncRetrying or any(map(inspect.iscoroutinefunction, (*callbacks.values(), *called))):
-        return retrying
-    sleep = cast("Any", retrying.sleep)  # `_loop` awaits it if necessary
-    return Retrying(sleep=sleep, reraise=retrying.reraise, retry_error_cls=retrying.retry_error_cls, **callbacks)
 
 
 def _named(name: str) -> Callable[[], None]:
