@@ -98,6 +98,7 @@ class Hold:
 
     def record_success(self, *, is_read: bool = False) -> None:
         """Record that a request was accepted, and end the hold."""
+        # A board that can be read while cards are refused is no end of an outage.
         if is_read and self._refuses:
             self._has_contact = True
             return
@@ -120,6 +121,7 @@ class Hold:
         self.is_disturbed = True
         if isinstance(error, ConsentRequired):
             return self._hold_for_consent()
+        # A service that answers 429 works: the pace waits for it, and not the hold.
         if is_throttling(error):
             self._record_contact(is_disturbed=True)
             return True
@@ -129,6 +131,7 @@ class Hold:
         now = self._loop.time()
         if (asked := retry_after_of(error)) is not None:
             self._asked_until = now + asked
+        # A single failure may be that of its row. Only a series of them says something about the service.
         if error.effect is not Effect.NOT_SENT and self._failures < _SERIES and not is_read:
             return True
         if self._failing_since is None:
@@ -159,9 +162,11 @@ class Hold:
         return self._waits_for_consent and not (error.is_signed_out and self._has_contact)
 
     def _patience(self, error: BoardClientError, *, is_read: bool) -> float:
+        # A read whose response was lost can be repeated as if it had not been sent.
         effect = Effect.NOT_SENT if is_read and error.effect is Effect.UNKNOWN else error.effect
         patience = {Effect.NOT_SENT: PATIENCE_SECONDS, Effect.REJECTED: _REFUSED_PATIENCE_SECONDS}
         found = patience.get(effect, _UNKNOWN_PATIENCE_SECONDS)
+        # A service that has never responded is rather a wrong address than an outage.
         return found if self._has_contact else min(found, self._new_service_patience)
 
     @property
@@ -274,6 +279,7 @@ class Workers:
             return self._most
         now = self._clock()
         before, since = self._round = self._round or (ended, now)
+        # A round has as many requests as workers, so that its rate is that of all of them.
         if ended - before >= self._needed and now - since >= _SHORTEST_ROUND_SECONDS:
             self._round, rate = (ended, now), (ended - before) / (now - since)
             if rate >= _FASTER * self._best_rate:
@@ -358,6 +364,7 @@ class Turn:
                 if turns.slots.wanted > turns.slots.number:
                     await turns.slots.enter()
                     entered.callback(turns.slots.leave)
+                # The session's limiter comes last, since other calls queue behind what waits in it.
                 if turns.limiter is not None:
                     await turns.queue.enter()
                     try:

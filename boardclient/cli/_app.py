@@ -87,10 +87,12 @@ class _Fields(click.ParamType[tuple[str, ...]]):
 
 def _with_empty_json(args: Sequence[str], fields: _Fields, with_value: set[str]) -> Iterator[str]:
     """Yield arguments, with an empty value for a `--json` that no fields follow. `with_value` are the options that take one."""
+    # An argument after an option with a value is that value, and one before other fields is theirs: both neighbours count.
     left = iter(zip(["", *args], args, [*args[1:], ""], strict=False))
     for before, arg, after in left:
         is_alone = arg == "--json" and before not in with_value and not fields.follow(after)
         yield "--json=" if is_alone else arg
+        # What follows is no option, whatever it looks like (POSIX, Utility Syntax Guidelines, 10).
         if arg == "--":
             break
     yield from (arg for _, arg, _ in left)
@@ -174,6 +176,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Say of an option that belongs to the command after it that it follows the command."""
+        # A copy, since click takes from the list what it has read.
         given = [*args]
         try:
             return super().parse_args(ctx, args)

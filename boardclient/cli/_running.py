@@ -134,6 +134,7 @@ class Client:
             UsageError: its name is that of several boards.
         """
         board, known = self.board if name is None else name, Names("board", self.settings.profile.boards)
+        # A value that is no name here may be an identifier, which only the service knows.
         return known.find(board) if known.has_name(board) else board
 
     async def board_of(self, value: str) -> str:
@@ -162,6 +163,7 @@ class Client:
         """
         cards: list[boardclient.Card] = await self.session.boards.cards(self.board_id()) if self.board else []
         if is_address(value) and value not in {card.name for card in cards}:
+            # The address that the service shows comes first, since an address need not hold the identifier.
             shown = [card.id for card in cards if card.url == value]
             return shown[0] if len(shown) == 1 else await identifier_in(value, "card", self.session.cards.get)
         if not self.board:
@@ -178,6 +180,7 @@ class Client:
             return
         if not sys.stdin.isatty():
             raise UsageError(f"nobody can be asked here: give --yes ({question[:1].lower()}{question[1:]})")
+        # The event loop stands still while a person is asked, so a signal has to end the program itself.
         with suppress(click.Abort), handled_by(signal.SIG_DFL):  # Abort: the input has ended
             if click.confirm(question, err=True):
                 return
@@ -232,6 +235,7 @@ async def _supervised(work: Callable[[], Awaitable[None]], stopping: Stopping) -
 
     def receive(signal_number: int) -> None:
         stopping.received.append(signal_number)
+        # The first signal lets a run complete what it has sent. The second one is that of a person who does not wait for that.
         if stopping.stop is not None and len(stopping.received) == 1:
             stopping.stop()
         else:

@@ -41,8 +41,10 @@ def check_text(text: object, name: str) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a text, not {type(text).__name__}")
+    # PostgreSQL stores no NUL, and UTF-8 has no surrogates: https://www.postgresql.org/docs/current/datatype-character.html.
     if not text or "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError(f"{name} must not be empty, and can't hold NUL or half of a surrogate pair")
+    # A character has at most four bytes, so only long texts have to be encoded to be measured.
     if len(text) > MOST_BYTES // 4 and len(text.encode()) > MOST_BYTES:
         raise ValueError(f"{name} has more than {MOST_BYTES:,} bytes, which no index takes: use a digest of it")
     return text

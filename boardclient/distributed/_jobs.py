@@ -62,6 +62,7 @@ class Job:
     already: int = 0
     since: int = 0
     account: str | None = None
+    # Not compared, since the same call plans the same job at another time.
     planned_at: float = attrs.field(default=0.0, eq=False)
 
 
@@ -209,6 +210,7 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
     find = "SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?"
     known = connection.one(find, job.name)
     given = json.loads(options)
+    # A job keeps the marker that it was planned with: the cards of its earlier rows show it, or lack it.
     if given["marker"] is None:
         given["marker"] = known is None or json.loads(known.options)["marker"]
     options = json.dumps(given)
@@ -231,6 +233,7 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
     if not all(is_same.values()):
         others = " and ".join(name for name, same in is_same.items() if not same)
         raise JournalError(f"the ledger {where} has a job {job.name!r} with another {others}: give this one another name")
+    # Only the time to settle can differ here, which may change from call to call.
     if known.options != options:
         connection.run("UPDATE boardclient_jobs SET options = ? WHERE job = ?", options, known.job)
     return job, int(known.job)
@@ -262,6 +265,7 @@ def _size(rows: Iterable[object], parts: int | None) -> int:
         return _PART_ROWS
     if not isinstance(rows, Sized):
         raise TypeError("parts needs rows that have a length, such as a list: a generator can't be split into so many")
+    # Rounded up, so that there are never more parts than were asked for.
     return max(1, -(-len(rows) // parts))
 
 
@@ -302,11 +306,13 @@ class _Planned:
         digest, number = self.digest.hexdigest(), self.number
         known = connection.one("SELECT digest, planned, audit FROM boardclient_jobs WHERE job = ?", number)
         assert known is not None  # noqa: S101 -- it was entered
+        # Rows with references are known by these, so others may have come or gone. Without them the places must be the same.
         if known.digest not in {None, digest} and not self.has_references:
             raise JournalError(
                 f"the ledger {where} has a job {self.job.name!r} with other rows: give this one another name,"
                 " or each row a reference"
             )
+        # A new plan is a new try: rows that failed are sent again, and the deaths of earlier workers no longer count.
         for key in map(str, range(self.parts)):
             statement = "SELECT part FROM boardclient_parts WHERE job = ? AND key = ? AND done + in_doubt < size"
             again = connection.value(statement, number, key)
@@ -314,6 +320,7 @@ class _Planned:
                 open_part(connection, again)
                 connection.run("UPDATE boardclient_parts SET began_at = NULL, stalls = 0 WHERE part = ?", again)
         unfinished = "SELECT count(*) FROM boardclient_parts WHERE job = ? AND (in_doubt IS NULL OR in_doubt > 0)"
+        # An audit stays only where nothing was opened again. Otherwise the job is reconciled once more at its end.
         is_settled = known.audit is not None and "audit_error" not in json.loads(known.audit)
         audit = known.audit if is_settled and not connection.value(unfinished, number) else None
         statement = "UPDATE boardclient_jobs SET digest = ?, planned = ?, audit = ? WHERE job = ?"
@@ -326,6 +333,7 @@ class _Planned:
             number,
         )
         assert found is not None  # noqa: S101 -- it counts
+        # Also a plan without rows has a part, since engines map a task over the parts, and one of them ends the job.
         parts = tuple(range(self.parts)) or (CLOSING,)
         rows, done = int(found.size), int(found.done)
         return attrs.evolve(self.job, parts=parts, rows=rows, already=done, planned_at=float(found.now))

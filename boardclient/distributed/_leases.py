@@ -169,6 +169,7 @@ class Lease:
 
     async def _keep(self, database: Database) -> None:
         while True:
+            # Three tries before the lease ends, for a database that is away or a loop that is blocked for a moment.
             await asyncio.sleep(self.seconds / 4)
             with contextlib.suppress(JournalError):  # the run's next write raises it, or the deadline passes
                 if await database.change(self._renew_and_look) and not self.is_draining:
@@ -188,6 +189,7 @@ def claim(
     The parts are locked in the order of their numbers, and their rows have to be read after that. Return None if there is nothing
     to take, or the job is drained.
     """
+    # Before the statements, so that the deadline of this process is never after the one that the database notes.
     began = now()
     if connection.value(_IS_DRAINING, job):
         return None
@@ -204,6 +206,7 @@ def claim(
         sorted(parts),
         owner,
     )
+    # A lease that its worker has ended is 0. Any other one that is taken over belonged to a worker that died, so it is counted.
     taken = connection.fetch(
         "UPDATE boardclient_parts SET epoch = CASE WHEN owner = ? THEN epoch ELSE epoch + 1 END, owner = ?,"
         " lease_until = {clock} + ?, lease = ?, began_at = coalesce(began_at, {clock}),"

@@ -149,6 +149,7 @@ class Task:
         Raises:
             JournalError: the job is gone, or another job has its number.
         """
+        # By the secret as well, since a ledger that was emptied and filled again gives the same number to another job.
         statement = "SELECT is_draining FROM boardclient_jobs WHERE job = ? AND secret = ?"
         is_draining = connection.value(statement, self.stored.job, self.stored.secret)
         if is_draining is None:
@@ -418,6 +419,7 @@ class Task:
                 raise watch.error
             if not lease.is_draining:
                 await ledger.finish(audit=dump_audit(run.report) if lease.is_of_job else None)
+        # A list in which all rows got cards is on the board, so that later runs need not read the lists for it.
         self.stored.lists |= lists - {result.draft.list_id for result in run.report.problems}
         return run.report, results
 

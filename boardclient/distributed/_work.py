@@ -204,6 +204,7 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
     problems, failure = [result async for result in results_of(job, is_problem=True)], settled.audit_error
     if failure is not None:
         for error in [result.error for result in problems if result.error is not None and result.state == "unknown"]:
+            # The board could not be read, so another call makes sense once it can be.
             error.retry_at = failure.retry_at
     found = await report_of(job)
     return attrs.evolve(

@@ -56,6 +56,7 @@ class Worker:
         self._paces: dict[str, Pace] = {}
         self._bound: dict[str, StoredJob] = {}
         self._binding = asyncio.Lock()
+        # A context of its own, since the task outlives the call that starts it and would keep that call's variables.
         self._keeper = self._loop.create_task(self._keep(), name="boardclient worker", context=Context())
 
     @property
@@ -107,8 +108,10 @@ class Worker:
         elif not isinstance(session, AsyncSession | Pipeline):
             raise TypeError(f"session must be an AsyncSession, not {type(session).__name__}")
         found = session if isinstance(session, Pipeline) else session.cards._pipeline
+        # The limiter of a caller counts all its calls, so that a pace beside it would hold the same requests twice.
         if found.limiter is not None:
             return found
+        # By account and not by session, since a service limits accounts.
         account = json.dumps(dict(found.identity), sort_keys=True)
         if account not in self._paces:
             self._paces[account] = Pace(shared=job.ledger, account=account)
@@ -116,6 +119,7 @@ class Worker:
 
     def _session(self, account: str | None) -> AsyncSession:
         variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("BOARDCLIENT_"))
+        # A digest, since the values are credentials and this key lives as long as the worker.
         key = account, blake2b(repr(variables).encode("utf-8", "surrogateescape")).digest()
         if key not in self._sessions:
             self._sessions[key] = AsyncSession.from_env(None if account is None else self._credentials(account))
@@ -192,6 +196,7 @@ async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Wo
     Raises:
         JournalError: the ledger can't be used.
     """
+    # A process may call `asyncio.run` again and again, and the workers of loops that have ended still have threads.
     for loop in [*_workers]:
         if loop.is_closed():
             for ended in _workers.pop(loop, {}).values():
@@ -219,6 +224,7 @@ class _Loop:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._end = asyncio.Event()
+        # A daemon, so that a call that hangs does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="boardclient", daemon=True)
         self._thread.start()
         atexit.register(self._close)
@@ -236,10 +242,12 @@ class _Loop:
             self._thread.join()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        # In the context of the caller, to which the spans and log records of the call belong.
         future = asyncio.run_coroutine_threadsafe(_within(copy_context(), work), self._loop)
         try:
             return future.result()
         finally:
+            # The caller may have been interrupted, by Ctrl-C or by its engine: nothing more is sent then.
             future.cancel()
 
 
@@ -255,6 +263,7 @@ def run_here(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the event loop that this process keeps for plain functions."""
     global _loop
     with _lock:
+        # A fork has the object, and not the thread that runs the loop.
         if _loop is None or _loop.pid != os.getpid():
             _loop = _Loop()
     return _loop.run(work)

@@ -111,6 +111,7 @@ class IncomingRequest:
             # aiohttp passes on bytes that are not UTF-8 as lone surrogates, which nothing can encode.
             name, value = given.lower(), raw.encode("utf-8", "replace").decode()
             joined[name] = f"{joined[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in joined else value
+        # Some frameworks hand the upgrade on as a GET, which browsers send across origins without asking first.
         is_websocket = is_websocket or joined.get("upgrade", "").lower() == "websocket"
         below = quote(mount.rstrip("/"), errors="replace") if local_address(mount, "") else ""
         return cls(method.upper(), target, joined, is_websocket, below)
@@ -158,6 +159,7 @@ class IncomingRequest:
             sender = urlsplit(self.headers.get("referer", ""))
         except ValueError:  # no URL at all
             return self.below_mount("/")
+        # The page of another site can't be returned to, since `return_to` takes paths of this one.
         if sender.netloc != self.headers.get("host"):
             return self.below_mount("/")
         return sender.path + (f"?{sender.query}" if sender.query else "")
@@ -172,6 +174,7 @@ class IncomingRequest:
         origin, site = self.headers.get("origin"), self.headers.get("sec-fetch-site")
         if origin is not None and (origin == own or origin in origins):
             return False
+        # It is looked at before `Origin`, which is absent or "null" in requests that are harmless.
         if site:
             return site not in {"same-origin", "none"}
         host = self.headers.get("host")
@@ -231,6 +234,7 @@ class Problem:
         """Return the problem of an error of this package, or of a group of them. Raise any other again."""
         reported = _reported(error)
         headers, more = list[tuple[str, str]](), dict[str, object](effect=reported.effect.value)
+        # A failed sign-in changes cookies, and its effect would say nothing to a user.
         if isinstance(reported, SignInError):  # nothing was done for the user
             headers, more = [*_cookies(reported.set_cookies)], {"reason": reported.reason}
         if isinstance(reported, ConsentRequired):
@@ -238,6 +242,7 @@ class Problem:
             headers.append(("WWW-Authenticate", "Cookie"))
         if isinstance(reported, ConsentRequired | SignInError) and reported.login_url is not None:
             more["login_url"] = reported.login_url if request is None else request.below_mount(reported.login_url)
+        # Rounded up and never negative, since the field takes whole seconds (RFC 9110 10.2.3).
         if (seconds := _retry_after(reported)) is not None:
             headers.append(("Retry-After", str(max(0, math.ceil(seconds)))))
         return cls.made(reported.suggested_status, _detail(reported), headers, **more)
@@ -253,10 +258,12 @@ class Problem:
         if request.wants_page:
             kind, body = "text/html; charset=utf-8", self._page(sends=request.method not in _SAFE_METHODS)
         content = body.encode()
+        # Never kept: an error would be shown after it has passed. "nosniff", since details may repeat what was sent.
         fixed = (("Content-Type", kind), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT)
         return OutgoingResponse(self.status, (*fixed, *self.headers, ("Content-Length", str(len(content)))), content)
 
     def _page(self, *, sends: bool) -> str:
+        # All of it is escaped, since details name what users have typed.
         document = {name: html.escape(str(value)) for name, value in self.document.items()}
         lines = [f"<p>{document['detail'][:1].upper()}{document['detail'][1:]}.</p>"]
         if sends and document.get("effect") in {Effect.UNKNOWN.value, Effect.DONE.value}:
@@ -280,6 +287,7 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
     if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
         login_url = request.below_mount(reported.login_url)
         separator = "&" if "?" in login_url else "?"
+        # The query of the page is escaped as well, or it would end that of the login page.
         return redirect(f"{login_url}{separator}return_to={quote(request.page, safe='/')}")
     if found.status // 100 == _FAILURE and not isinstance(reported, SignInError):  # which `SignIn.complete` has logged
         logger.warning("responded to %s %s with %d: %s", request.method, request.path, found.status, str(reported))
@@ -289,8 +297,10 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
 def _reported(error: Exception) -> BoardClientError:
     errors = list(_leaves(error))
     known = [one for one in errors if isinstance(one, BoardClientError)]
+    # An error that is not of this package belongs to the framework, with all that came with it.
     if len(known) < len(errors):
         raise error
+    # Of several errors the one that a user can act on counts, then the one that says most about the service.
     return max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
 
 

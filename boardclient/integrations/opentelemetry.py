@@ -119,6 +119,7 @@ class _OpenTelemetry(Instrument):
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             sums: dict[str, float] = {}
+            # A copy, since sessions may end while a reader's thread collects; and gauges can't be removed from a meter.
             for exchange in list(SOURCES) if self.is_on else ():
                 value = getattr(exchange.stats(), name)
                 if value is not None:
@@ -134,6 +135,7 @@ class _OpenTelemetry(Instrument):
             return
         if parent is not None and parent.kind == "run" and (run := parent.state.get(self)) is not None:
             run.calls[activity.operation] += 1
+            # A run of a million rows would fill any backend: later calls are counted, and have no spans.
             if run.calls[activity.operation] > _CALLS_OF_A_RUN:
                 activity.state[self] = _Follower(None)
                 return
@@ -148,14 +150,17 @@ class _OpenTelemetry(Instrument):
         if call is None or call.span is not None:
             attributes: dict[str, Any] = {**_request_of(activity), "url.full": activity.url}
             if activity.method not in _METHODS:
+                # The convention has a closed set of methods, so that names of spans stay few.
                 attributes["http.request.method_original"] = activity.method
             if activity.number > 1:
                 attributes["http.request.resend_count"] = activity.number - 1
             name = activity.method if activity.method in _METHODS else "HTTP"
             if activity.template is not None:
+                # The template and not the path, whose identifiers would make a name of each card.
                 name = f"{name} {activity.template}"
             span = self._tracer.start_span(name, context, SpanKind.CLIENT, attributes)
             context = trace.set_span_in_context(span, context)
+        # Also without a span of its own: the service's spans then belong to the run.
         propagate.inject(activity.headers, context)
         # Around the exchange only: an application's own HTTP calls in callbacks keep their spans.
         activity.state[self] = _Follower(span, otel_context.attach(otel_context.set_value(_SUPPRESSED, True, context)))
@@ -189,6 +194,7 @@ class _OpenTelemetry(Instrument):
             if activity.http_version is not None:
                 attributes["network.protocol.version"] = "{}.{}".format(*activity.http_version)
             scheme = activity.root.partition(":")[0]
+            # Without the account and the path: each value of an attribute makes a time series of its own.
             self._duration.record(activity.seconds, {**_request_of(activity), "url.scheme": scheme, **attributes})
         elif activity.kind == "renewal":
             self._renewals.add(1, attributes)

@@ -157,6 +157,7 @@ def operation_of(method: str, path: str) -> tuple[str, str | None]:
     `path` is percent-encoded, so that a slash in an identifier is not part of the path. The operation is "unknown" if there is no
     such route.
     """
+    # By whole segments, which are decoded last: an encoded slash belongs to an identifier.
     segments = path.split("/")
     for name, wanted, template in _SEGMENTS:
         if method != wanted or len(segments) != len(template):
@@ -252,6 +253,7 @@ class BoardRules(Grants):
                 return _oauth.show_consent(self, query)
             if operation == "consent.decide":
                 return _oauth.decide_consent(self, body if isinstance(body, dict) else {})
+            # Before the route is looked at, so that who is unknown learns nothing of what exists.
             member = self.authenticate(query, body, write=method != "GET")
             if operation == UNKNOWN:
                 raise Refused(405, f"the embedded service has no operation {method} {path}")  # 404 would blame an identifier
@@ -260,6 +262,7 @@ class BoardRules(Grants):
             result = self._apply(operation, identifier or "", self._fields(body), member)
         except Refused as refused:
             return Answer(refused.status, {"message": refused.message})
+        # After the rules, so that a shape changes what is shown and never what is stored.
         return Answer(200, result if self.shape is None else self.shape(operation, result))
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
@@ -388,6 +391,7 @@ class BoardRules(Grants):
         return record
 
     def _new_id(self) -> str:
+        # As long as the identifiers of the interface document, and in the order of creation, so that tests are repeatable.
         return f"{next(self._ids):024x}"
 
     def _board(self, identifier: str) -> BoardRecord:

@@ -19,6 +19,7 @@ import attrs
 from boardclient._redaction import encoded, forms_of, is_free_of
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
+# They hold no text, or lead to all of the program.
 _ATOMS = (
     type(None),
     bool,
@@ -90,6 +91,7 @@ def _encoded_forms(secrets: Sequence[str]) -> frozenset[bytes]:
 
 def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    # Twice, since a break within the base64 of a secret hides it, and its removal could hide a secret that has one.
     return not (is_free_of(raw, forms) and is_free_of(_LINE_BREAK.sub(b"", raw), forms))
 
 
@@ -97,6 +99,7 @@ def _attributes(thing: object) -> Iterator[tuple[str, object]]:
     for kind in type(thing).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
+            # Slots are mangled as attributes are: https://docs.python.org/3/reference/datamodel.html#slots.
             name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
             if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
                 yield name, getattr(thing, name)
@@ -123,6 +126,7 @@ class _Search:
 
     def sinks(self, thing: object) -> Iterator[_Sink]:
         name = type(thing).__name__
+        # The pickle of an exception is searched with its other forms, also where it is a part of something.
         if not isinstance(thing, BaseException):
             yield from _pickled(thing, name)
         # A list instead of recursion: objects may be nested deeper than the recursion limit.
@@ -133,6 +137,7 @@ class _Search:
                 place, found = f"{place}.getvalue()", found.getvalue()
             if isinstance(found, _ATOMS) or id(found) in self._seen:
                 continue
+            # The object is kept as well: another one could get the number of one that is gone, and would not be searched.
             self._seen[id(found)] = found
             yield from self._shown(found, place)
             with contextlib.suppress(Exception):  # those of an object that can't be looked into

@@ -121,6 +121,7 @@ class Faults:
             raise TypeError(f"expected a fault such as faults.drop(), not {fault!r}")
         if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
             raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
+        # A range stays one, since it may be as long as `range(100, 10**9, 100)`. Its first number is its smallest.
         calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int | str) else call)
         for number in (1 if times is None else times, *(calls[:1] if isinstance(calls, range) else calls or ())):
             if not isinstance(number, int) or isinstance(number, bool):
@@ -157,6 +158,7 @@ class Faults:
 
     def meet(self, operation: str, number: int) -> Fault | None:
         """Return the fault that a call gets, or None, and count the call."""
+        # Planned faults come first, and take nothing from the bucket: a test knows which call gets them.
         for planned in self.planned:
             if planned.fits(operation, number):
                 planned.hits += 1
@@ -455,6 +457,7 @@ class BoardService:
         """
         if self._server is not None:
             raise RuntimeError("this service is already running: stop it first, or make another one")
+        # The low-level server, since a router would respond to unknown paths itself, without a fault and without a `Call`.
         server = web.Server(self._handle, access_log=None)
         self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
         self._server = server
@@ -475,6 +478,7 @@ class BoardService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # Also connections over which no request has come yet, which no handler knows.
         self._transports.update(connection.transport for connection in server.connections if connection.transport is not None)
         server.pre_shutdown()
         await server.shutdown(_BACKSTOP_SECONDS)
@@ -534,6 +538,7 @@ class BoardService:
             self.calls.append(call)
             for waiter in [one for one in self._waiters if one[:2] == (operation, number)]:
                 self._waiters.remove(waiter)
+                # False if nobody waits any more: setting a result would raise an error then.
                 if waiter[2].set_running_or_notify_cancel():
                     waiter[2].set_result(call)
         return call

@@ -103,6 +103,7 @@ class Stage:
             return
         if reset:
             sock = transport.get_extra_info("socket")
+            # A linger time of 0 makes the system send a RST in place of a FIN (socket(7)).
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
 
@@ -234,6 +235,7 @@ class truncated:  # noqa: N801 -- as it is used: `faults.truncated()`
         response = stage.commit()
         body, headers = stage.encode(response)
         await stage.begin(response.status, len(body), headers)
+        # The length that was announced stays that of the whole body: only so a client can tell that a part is missing.
         await stage.write(body[: len(body) // 2])
         stage.close()
 

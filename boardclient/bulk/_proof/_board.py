@@ -112,9 +112,11 @@ class Listing:
         self.count += 1
         if card.list_id is not None:
             self._by_list[card.list_id] += 1
+        # Only until all were seen, which a few cards show: a listing may have a million.
         if len(self.fields) < len(FIELDS):
             self.fields |= shown_fields([card])
         if card.id in self._wanted:
+            # Without what is not documented, since cards are kept until the next listing.
             self.samples[card.id] = attrs.evolve(card, extra={})
         if card.id in self._all_confirmed:
             self.confirmed += 1
@@ -281,6 +283,7 @@ class RunBoard:
         confirmed = await self._ledger.confirmed()
         listing = await self._list(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
+        # Only cards of this run may be too new to be listed: those of earlier ones are not waited for.
         is_late = wait > 0 and (
             not all(map(listing.shows, probes))
             or (listing.missing and await self._ledger.count_earlier(listing.lacks) < listing.missing)
@@ -426,6 +429,7 @@ class RunBoard:
             kind, shown = await self._ask(request, options, asked) if is_next else ("other", "")
             # A response over another connection says nothing about this one.
             if options.connection is connection and options.response_number == number + 1:
+                # Two alike that do not answer each other's question: the service responds so to everything.
                 if kind == "own" or (kind == before and shown != asked):
                     return True
                 if before:

@@ -146,6 +146,7 @@ async def request(
         sent = None
         for name, value in given.items():
             params.setdefault(name, []).append(value if isinstance(value, str) else json.dumps(value))
+    # The interface shows no way to bring back what was deleted, or to open a list that was closed (interface 3).
     if method.upper() == "DELETE" or (isinstance(sent, dict) and sent.get("closed") is True):
         client.confirm(f"Send {method.upper()} {where}? The service documents no way to undo this.", yes=yes)
     response = await client.session.request(method, where, params=params, json=sent, headers=dict(header) or None)

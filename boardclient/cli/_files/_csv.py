@@ -32,12 +32,14 @@ def csv_records(
     header: Header | None = None
     make: Callable[[int, list[str]], T | None] | None = None
     for number, cells in _csv_rows(file, layout):
+        # After an unclosed quote the rest of the file is one cell, so that no later row can be told.
         if isinstance(cells, str):
             yield Problem(number, None, cells)
             return
         if make is not None and (made := make(number, cells)) is not None:
             yield made
             continue
+        # Spreadsheets leave rows of empty cells at the end of a file.
         if not any(cells):
             continue
         if header is None:
@@ -80,6 +82,7 @@ def _csv_rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str] |
 
     given = lines(file, layout)
     try:
+        # Strict, or a stray quote would join cells: https://docs.python.org/3/library/csv.html#csv.Dialect.strict.
         rows = csv.reader(kept(given) if layout.newline else given, strict=True, delimiter=layout.delimiter or ",")
         for cells in rows:
             number += 1

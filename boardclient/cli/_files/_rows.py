@@ -84,6 +84,7 @@ class _Quick:
         columns = header.columns
         self._words, self._layout, self._width = header.words, layout, len(columns)
         board = boards.get(None)
+        # Which board a row is for, and what stands below no name, is asked anew for each row: no short way serves these files.
         self._is_able = board is not None and not (header.nameless or "board" in columns or "account" in columns)
         self._board, self._place = board, ("" if board is None else board.board_id, None)
         # A column that is not there is read from behind the last one, where an empty cell is added.
@@ -103,6 +104,7 @@ class _Quick:
             return None
         cells = [*cells, ""]
         name, due, pos, named = cells[self._name], cells[self._due], cells[self._pos], cells[self._list]
+        # Most names begin with a letter or digit, which is asked much faster than what is visible in any script.
         if not ((name[:1].isascii() and name[:1].isalnum()) or is_visible(name)):
             return None
         try:
@@ -123,6 +125,7 @@ class _Quick:
         return (first.strip() if first.isascii() else plain(first)).casefold() in self._words or first[:1] in _MARKS
 
     def _date(self, text: str) -> datetime | None:
+        # All at once, since only a bound is needed: the dates of a file come in groups.
         if len(self._dates) > _MOST_KEPT:
             self._dates = {"": None}
         due = self._dates[text] = _due(text, self._layout, None)
