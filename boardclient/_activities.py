@@ -32,6 +32,7 @@ Kind: TypeAlias = Literal["call", "attempt", "renewal", "run"]
 _logger: Final = logging.getLogger("boardclient")
 _REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
 """The headers in which services and proxies identify a request. The interface names none. The first one is logged."""
+# Numbers alone come again in each process, and one log has the records of many.
 _prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
 
@@ -150,6 +151,7 @@ class Activity:
         self.error = error
         if not self.seconds:
             self.seconds = perf_counter() - self._began
+        # In reverse, since each restores the context that was current when it began.
         for instrument in reversed(self.instruments):
             guarded("an instrument", instrument.end, self)
         self.state.clear()
@@ -203,6 +205,7 @@ class Observers(Instrument):
         for observer in self._observers:
             given = guarded("an observer", observer, event)
             if inspect.iscoroutine(given):
+                # Else Python warns later that it was never awaited, at a place that has nothing to do with it.
                 given.close()
                 _logger.error("an observer returned a coroutine, which is not awaited: observers must be plain functions")
 

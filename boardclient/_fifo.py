@@ -32,6 +32,7 @@ class Fifo:
         try:
             await entry
         except BaseException:
+            # It was resumed before it was cancelled, so what it was given has to go to the next one.
             if not entry.cancelled():
                 give_back()
                 raise

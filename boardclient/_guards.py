@@ -71,6 +71,7 @@ class GuardedLimiter:
     def held_seconds(self) -> float | None:
         """For how long refusals hold all attempts, None if they do not, or the limiter is no `Pace`."""
         seconds = guarded("a limiter's held_seconds", getattr, self._limiter, "held_seconds", None)
+        # Another limiter may use the name for something else.
         return seconds if isinstance(seconds, float) else None
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
@@ -78,6 +79,7 @@ class GuardedLimiter:
             guarded("a limiter's report", self._report, status, retry_after, seconds)
 
     async def __aenter__(self) -> None:
+        # On the class, as `async with` looks it up: an object may have an attribute of that name.
         await type(self._limiter).__aenter__(self._limiter)
 
     async def __aexit__(
@@ -210,6 +212,7 @@ async def wait_to_end(task: asyncio.Future[Any], *, cancels: bool = False) -> No
     With `cancels` it also cancels the task.
     """
     cancellation: asyncio.CancelledError | None = None
+    # As often as it takes, since a caller may be cancelled again while it waits.
     while not task.done():
         try:
             await asyncio.wait({task})

@@ -127,10 +127,12 @@ class Permits:
         serial = search.serial = search.serial + 1
         if not self.in_flight:
             self._latency.note_idle()
+            # What nobody asks for says nothing about a limit, so a measurement begins again after a rest.
             if self.limit is None and search.block is None and now - self._reported_at > REST_SECONDS:
                 search.evidence.begin_again(serial - 1, now)
             elif (idle := now - max(self._reported_at, self._schedule.next_at)) > REST_SECONDS:
                 search.evidence.skip(idle)
+        # Also a limit may rise: what was found once is wrong after a while without refusals.
         search.rise(now)
         self.in_flight += 1
         if now - self._ticked_at >= _TICK:
@@ -139,6 +141,7 @@ class Permits:
         attempt = PacedAttempt(serial, now, self.rate)
         if self.in_flight >= self.concurrency:
             self._was_full = True
+        # One attempt at a time asks whether a block is over, so that a block of any length costs few refusals.
         if search.block is not None and search.block.asks:
             self._asking = serial
         return attempt
@@ -153,6 +156,7 @@ class Permits:
     def cancel(self, attempt: PacedAttempt) -> None:
         """Undo the start of an attempt that was never made."""
         self.end(attempt)
+        # Nothing reached the service, so the next start need not wait for this one.
         self._schedule.give_back()
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
@@ -191,6 +195,7 @@ class Permits:
         search = self._search
         if isinstance(search.phase, AtATime):
             return
+        # With as many in flight as may be and slow responses, more attempts would only queue in the service.
         if self._was_full and (search.aim < HIGHEST or self._latency.is_slow):
             search.aim = min(search.aim, max(LOWEST, 1.05 * delivered))
             if isinstance(search.phase, Open):
@@ -205,9 +210,11 @@ class Permits:
         if search.serial == 1:
             search.evidence.begin(0, now)
             self._latency.begin(now, 0)
+        # Bounded, or the rate would jump after a time without attempts.
         step = min(now - self._ticked_at, max(0.1, 2 * self._schedule.spacing))
         self._ticked_at = now
         is_draining = self._latency.update(now, search.serial - 1)
+        # Starts that came late used less than the rate allowed, so they show nothing of a higher one.
         if not self._schedule.was_late and search.block is None and not is_draining and search.aim < HIGHEST:
             search.grow(now, step, self.in_flight)
         self._schedule.was_late = False

@@ -234,6 +234,7 @@ class LimitSearch:
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
         """
         block, phase, self.refused_at = self.block, self.phase, now
+        # Refusals of attempts that were in flight together are one signal.
         is_late = attempt.serial <= self._lowered
         if isinstance(phase, AtATime):
             cause = phase.add_refused(is_late=is_late)
@@ -245,6 +246,7 @@ class LimitSearch:
             phase, attempt = self._leave_number(phase, attempt, now, is_rate=cause == "a rate")
         is_usual = block is None and not is_late and self._is_usual(phase, attempt)
         self.evidence.add_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
+        # 503 without `Retry-After` says that the service failed, and not why.
         is_outage = not is_throttling and retry_after is None
         # Four cases: the block that it belongs to continues, it was started before the rate was lowered and says nothing new, a
         # trial counts it, or it begins a block unless such refusals are usual.
@@ -351,6 +353,7 @@ class LimitSearch:
         is_long = attempt.started_at - block.since > _LITTLE_SECONDS
         if count >= COUNT or not is_long or self.serial - self._ignored < _SELDOM:
             return False
+        # Seldom, or a limit that is really so low would never be found.
         self._ignored = self.serial
         return True
 
@@ -375,6 +378,7 @@ class LimitSearch:
     def _forgive(self, block: Block) -> None:
         """Let the rate rise soon after an outage, and after a pause so long that nothing is known of it."""
         if block.is_outage and block.limit is not None:
+            # A limit that is reached again costs a few refusals, while a rate that stays low costs the rest of the run.
             self._keep(_AFTER_OUTAGE * block.rate)
             self.phase = Approach(CLIMB)
         elif block.retry_at > block.since + _LONG_PAUSE and isinstance(self.phase, Approach):
@@ -386,6 +390,7 @@ class LimitSearch:
         """Ignore an isolated refusal where it says nothing of the limit, or begin a trial if there were too many."""
         may_ignore = block.accepted >= 3 * block.refused if block.limit is None else block.is_unexpected
         if not (block.is_isolated and may_ignore):
+            # A share that was found wrong corrects itself: no limit on a part of the requests may be refused for ever.
             self._usual.share *= _BELIEF
             return False
         phase = self.phase = block.origin or self.phase

@@ -116,6 +116,7 @@ class Group:
         if now - self.heard_at > _FORGET:
             self._forget(now)
         self.heard_at = now
+        # What a dead process had in flight would count against the others for ever.
         for other in [other for other, member in self.members.items() if now - member.seen_at > _LEASE]:
             self._end(self.members.pop(other), Message())
         if message.leaves:
@@ -147,6 +148,7 @@ class Group:
     def _grants(self, permits: Permits, now: float, message: Message) -> list[PacedAttempt]:
         """Start the attempts that are due soon, up to the share of a process."""
         granted: list[PacedAttempt] = []
+        # Rounded up, or a low limit would give a start to nobody.
         share = math.ceil(min(permits.rate * self.ahead, permits.concurrency) / len(self.members))
         while len(granted) < min(share, message.wanted) and (due := permits.next_start()) <= self.moment:
             granted.append(permits.start(max(now, due)))

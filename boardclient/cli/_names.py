@@ -58,6 +58,7 @@ class Names:
         Raises:
             UsageError: nothing matches, or several names do.
         """
+        # Identifiers come first: a list may have the identifier of another one for its name.
         if value in self.names or value in self.ids_only:
             return value
         named = self._by_name.get(_composed(value), [])

@@ -41,6 +41,7 @@ class _WholeWriter(RawIOBase):
         self._stream = stream  # which would close the file if it were collected
 
     def write(self, data: Any) -> int:
+        # Bytes, or the count that `write` returns would be one of items.
         left = memoryview(data).cast("B")
         while left:
             try:
@@ -48,6 +49,7 @@ class _WholeWriter(RawIOBase):
             except OSError as error:
                 raise OSError(error.errno, f"can't write the output: {error.strerror}") from None
             if count is None:
+                # A pipe that does not wait is full: nothing was written, and trying at once would use the processor.
                 select.select([], [self._raw], [])
             left = left[count or 0 :]
         return memoryview(data).nbytes
@@ -224,6 +226,7 @@ def in_words(error: Exception) -> str:
     text = str(error) or type(error).__name__
     for name, words in _WORDS.items():
         text = text.replace(name, words)
+    # In upper and lower case, as proxies are looked for.
     has_all = any(name.upper() == "ALL_PROXY" and value for name, value in os.environ.items())  # few set it, and it counts last
     return text.replace("HTTPS_PROXY, HTTP_PROXY", "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY") if has_all else text
 

@@ -104,6 +104,7 @@ class BoardSessions:
             return
         opened.times -= 1
         if not opened.times:
+            # Out of the table before it is closed, so that no request takes a session that is closing.
             del self._opened[loop]
             await opened.session.aclose()
 
@@ -126,6 +127,7 @@ class BoardSessions:
             ("redirect_uri", made.callback_path, self.callback_path),
         ):
             if not path.endswith(route):  # a mounted application has a prefix
+                # Nobody else has the session yet, so nobody else would close it.
                 await made.session.aclose()
                 raise ValueError(f"the sign-in's {name} leads to {path}, and the route is {route}")
         return _Opened(made.session, made)
@@ -208,6 +210,7 @@ class BoardSessions:
         opened, own = self._opened.get(asyncio.get_running_loop()), ""
         if opened is not None and opened.sign_in is not None:
             address = urlsplit(opened.sign_in.redirect_uri)
+            # Browsers reach the application where the service sends them back to, whatever proxies stand before it.
             own = f"{address.scheme}://{address.netloc}"
         is_forged = request.is_forged(self._origins, own)
         return problem(request, 403, "a page of another origin sent this request") if is_forged else None
@@ -252,4 +255,5 @@ class BoardSessions:
         account = await self.sign_in.signed_in_account(request.cookies)
         if account is not None:
             await self.sign_in.sign_out(account)
+        # The cookies go also from a browser that was signed out elsewhere.
         return redirect(request.return_to(self.after_logout), self.sign_in.sign_out_cookies)

@@ -36,6 +36,7 @@ class AiohttpBoards(BoardSessions):
         app.cleanup_ctx.append(self.cleanup_context)
         app.middlewares.append(self.middleware)
         app.router.add_get(self.login_path, _handler(self.log_in), allow_head=False)
+        # Without HEAD, which would use up the code of a sign-in.
         app.router.add_get(self.callback_path, _handler(self.call_back), allow_head=False)
         app.router.add_post(self.logout_path, _handler(self.log_out))
 
@@ -57,6 +58,7 @@ class AiohttpBoards(BoardSessions):
         try:
             return await handler(request)
         except HANDLED as error:
+            # A response that has begun can't be replaced: a second head would be read as a part of its body.
             if request.writer.output_size:
                 raise
             return _response(response_to(error, incoming))

@@ -35,11 +35,13 @@ class OriginGuard:
         """Serve a connection."""
         is_request = scope["type"] in {"http", "websocket"}
         if is_request:
+            # Here, since this is the outermost application: mounts within it will change `root_path`.
             scope[MOUNT] = scope.get("root_path", "")
         refusal = self.boards.refusal_of(IncomingRequest.of_scope(scope)) if is_request else None
         if refusal is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
+            # The specification has the server send `websocket.connect` first, which is to be received.
             await receive()
             await send({"type": "websocket.close", "code": 1008})  # before the handshake: the server responds with 403
         else:
@@ -93,6 +95,7 @@ class _Lifespan:
 
     async def run(self, app: App, scope: Scope) -> None:
         """Open the session, run the inner lifespan if any, and close the session."""
+        # Received before the session is opened, since the server begins with it and waits for its answer.
         self._waiting.append(await self._receive())
         try:
             await self._boards.open()
@@ -128,6 +131,7 @@ class _Lifespan:
     async def send(self, message: Message) -> None:
         """Pass a message on to the server. Before the last one the session is closed."""
         self._sent = message["type"]
+        # After the last message the server may stop the event loop, and a session can't be closed any more.
         if self._sent != "lifespan.startup.complete":
             await self._close()
         await self._send(message)

@@ -95,6 +95,7 @@ class DjangoBoards(BoardSessions):
 class _Middleware:
     def __init__(self, boards: DjangoBoards, get_response: _GetResponse) -> None:
         self._boards, self._get_response = boards, get_response
+        # Django looks for the mark and not at `__call__`: an object without it would be called in a thread.
         markcoroutinefunction(self)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -108,6 +109,7 @@ class _Middleware:
         refusal = boards.refusal_of(incoming)
         if refusal is not None:
             return _response(refusal)
+        # Django has no routes of a middleware, and only the project knows whether these paths are its own without a sign-in.
         if action is None or not boards.has_sign_in:
             return await self._get_response(request)
         try:
@@ -131,6 +133,7 @@ def _response(outgoing: OutgoingResponse) -> HttpResponse:
     response = HttpResponse(outgoing.body, status=outgoing.status)
     for name, value in outgoing.headers:
         if name == "Set-Cookie":
+            # As a header of its own: of several with one name Django would keep the last.
             response.cookies.load(value)
         else:
             response[name] = value

@@ -242,6 +242,7 @@ class SignIn:
             cookie_secret,
             f"{client_id} {session.identity['service']}",
             name=cookie_name,
+            # Browsers refuse `Secure`, and so `__Host-`, over plain http (RFC 6265bis, section 5.7).
             is_secure=redirect_uri.lower().startswith("https:"),
             account_seconds=account_seconds,
             clock=clock,
@@ -313,6 +314,7 @@ class SignIn:
             scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
             host: The `Host` header of the request, which the log names if the sign-in fails. None (default) if it is not known.
         """
+        # 128 bits, so that nobody guesses it (RFC 6749, section 10.10).
         state = secrets.token_urlsafe(16)
         verifier = self._cookies.verifier(state) if self._has_challenge else None
         location = self._credentials.consent_address(self._page, state, scope=scope or self._scope, code_verifier=verifier)

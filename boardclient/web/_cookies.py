@@ -142,6 +142,7 @@ class SignInCookies:
 
     def verifier(self, state: str, key: bytes | None = None) -> str:
         """Return the code verifier (RFC 7636 4.1) of a state, derived from the secret that signs or signed its cookie."""
+        # Derived and not kept, so that any worker can complete what another one began.
         raw = hmac.digest(self._keys[0] if key is None else key, b"boardclient.verifier " + state.encode(), "sha256")
         return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -154,6 +155,7 @@ class SignInCookies:
     # --- signing
 
     def _salt(self, purpose: str) -> str:
+        # What it is for is signed as well, so that no cookie can stand for another, or for one of another client.
         return f"boardclient.2.{purpose} {self._client}"
 
     def _seal(self, purpose: str, content: list[Any]) -> str:
@@ -166,6 +168,7 @@ class SignInCookies:
 
         if text is None or not text.isascii():  # frameworks pass on bytes that are not UTF-8 as lone surrogates
             return None
+        # Earlier secrets open what they have signed, so that a new secret signs nobody out.
         for key in self._keys:
             try:
                 return _serializer(key, self._salt(purpose)).loads(text), key
@@ -201,6 +204,8 @@ def cookies_of(cookies: object) -> dict[str, str]:
 def _serializer(key: bytes, salt: str) -> URLSafeSerializer:
     with requires_extra("web", "SignIn"):
         from itsdangerous import URLSafeSerializer
+    # The defaults are older: SHA-1, and a key that is joined to the salt (https://itsdangerous.palletsprojects.com/en/stable/signer/).
+    # By default itsdangerous signs with SHA-1, and joins the key to the salt: https://itsdangerous.palletsprojects.com/.
     return URLSafeSerializer(key, salt=salt, signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"})
 
 

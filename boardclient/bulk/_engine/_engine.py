@@ -94,6 +94,7 @@ class Engine:
 
     def halt(self, error: BaseException | None = None) -> None:
         """Start nothing more, and complete what was sent. `error` is raised to the owner of the run after the last result."""
+        # The first error is the cause. Later ones may be what came of it.
         self._tally.error = self._tally.error or error
         if self.is_halted:
             return

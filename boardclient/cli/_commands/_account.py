@@ -69,6 +69,7 @@ async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> 
         async with settings.session(unused, settings.get("auth_url")) as session:
             token = await _sign_in.sign_in(settings, session)
     async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
+        # Before it is kept: a token that the service refuses must not replace a good one.
         member = await session.members.me()
     await settings.keep(token)
     if settings.token is not None:
@@ -132,6 +133,7 @@ async def auth_status(settings: Settings, fields: tuple[str, ...] | None) -> Non
 
     kept = [profile.base_url for profile in settings.profiles.by_url.values() if profile.kept_in]
     others = [settings.of_profile(url) for url in kept if url != settings.profile.base_url]
+    # All at once: a service that does not respond would hold up the lines of the others.
     checked = await asyncio.gather(*map(_checked, [settings, *others]))
     (record, error), *rest = checked
     if fields is not None:

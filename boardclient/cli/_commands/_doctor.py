@@ -47,6 +47,7 @@ async def doctor(fields: tuple[str, ...] | None) -> None:
     else:
         show("", {name: {"state": state, "found": text} for name, state, text in checks}, fields)
     wrong = {name for name, state, _ in checks if state == "wrong"}
+    # Exit code 4 only if nothing else is wrong, since scripts answer it with a sign-in.
     if wrong - {"credentials", "token"}:
         raise CommandError("something is wrong")
     if wrong:
@@ -195,6 +196,7 @@ def _first_words(body: bytes) -> str:
 async def _speaks_tls(url: str) -> bool:
     """Return True if the port of an address completes the handshake of TLS, whatever its certificate says. Nothing is sent."""
     context = ssl.create_default_context()
+    # Only whether it is TLS is asked, which a wrong certificate does not change; nothing is sent over it.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     address = urlsplit(url)
     import asyncio  # not at the top: help prints without it

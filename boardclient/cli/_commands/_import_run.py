@@ -89,6 +89,7 @@ class _Patience:
 
     def watch(self, progress: BulkProgress) -> None:
         """Look what the run waits for."""
+        # In a pipe or a scheduled job nobody will sign in, so that waiting for it would not end.
         is_alone = not (sys.stdin.isatty() or sys.stderr.isatty())
         seconds = 0 if self._seconds is None and progress.waiting_for == "consent" and is_alone else self._seconds
         if self._timer is not None and (progress.waiting_for is None or self._ended is not None):
@@ -152,6 +153,7 @@ class ImportRun:
             raise
         self._print_end(self._report)
         if not self.client.stopping.received:
+            # A signal explains the end better than what the run waited for by then.
             self._patience.check()
             self._check(self._report)
 
@@ -189,6 +191,7 @@ class ImportRun:
         for name in needed:
             if VARIABLES[name] not in found:
                 raise UsageError(f"--engine dask needs {VARIABLES[name]}: each worker reads its credentials from the environment")
+        # A cluster on this machine inherits them, and no credential passes through the scheduler.
         os.environ.update(found)
         jobs = await plan_many(
             _Sized(self.places.total(), ((*row.place, row.draft) for row in self._taken())),
@@ -230,6 +233,7 @@ class ImportRun:
                 async for result in run:
                     self._count(result)
         except JournalError as error:
+            # Before the run has begun nothing was sent, which the exit code 2 says.
             raise (CommandError if is_begun else UsageError)(str(error)) from None
         except of_accounts as error:
             raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
@@ -274,6 +278,7 @@ class ImportRun:
     def _check(self, report: BulkReport) -> None:
         audit = report.audit
         is_resumable = self.options.journal is not None or self.options.ledger is not None
+        # In the order of what a person has to do: mend rows, send the rest, look at the board, wait.
         if report.failed:
             again = "; the same command line sends failed rows again" if is_resumable else ""
             raise CommandError(f"{plural(report.failed, 'row')} failed{again}")

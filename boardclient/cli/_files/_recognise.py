@@ -49,6 +49,7 @@ def recognise(file: BinaryIO, layout: Layout) -> Layout:
     """
     if kind := _kind_of(file):
         raise UsageError(f"the file is {kind}; nothing was sent")
+    # The limit is that of the process: an application that has raised it keeps its own.
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
     encoding = encoding_of(file, layout.encoding)
     if not is_encoded(file, encoding):
@@ -105,6 +106,7 @@ def _separator_of(sample: Sequence[str], layout: Layout) -> str:
     """Return what separates the cells of a file's first lines."""
     if sample and (told := _FOR_EXCEL.fullmatch(sample[0])):
         return told[1]
+    # By all of the first lines: a header with commas in its names says little in a file with semicolons.
     return max(SEPARATORS, key=lambda mark: _fit(sample, mark, layout))
 
 
@@ -154,6 +156,7 @@ def _has_line_feeds(file: BinaryIO, layout: Layout) -> bool:
 def lines(file: BinaryIO, layout: Layout) -> Iterator[str]:
     """Yield the lines of a file with their ends, without its mark and those that are skipped."""
     with opened(file, layout.encoding or "utf-8", layout.newline) as text:
+        # Here, since a name that begins with the mark of a file would equal no column.
         first = text.readline().removeprefix("\ufeff")
         for _ in range(layout.skipped_lines):
             first = text.readline()

@@ -71,6 +71,7 @@ def read_arguments(
     values: dict[str, object] = {}
     for one in parameters:
         value = given.get(one.name)
+        # Many hosts send null for what an agent has left out.
         if value is None:
             wrong += [f"{one.name} is missing"] if one.is_required else []
             continue
@@ -121,6 +122,7 @@ def _pos(value: object, _: object) -> Position:
 def _limit(value: object, _: object) -> int:
     if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
         value = int(value)
+    # In Python True is a number, and in JSON it is none.
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("must be a whole number from 0")
     return value

@@ -84,6 +84,7 @@ class BoardServer(MCPServer[Any]):
             raise
         if not call.task.done() and tool.continues:
             key = _key(tool, arguments)
+            # It continues, since the host has stopped waiting and not the user: the same call then gets its result.
             self._continued[key] = call
             call.task.add_done_callback(lambda _: self._continued.pop(key, None))
         elif not call.task.done():
@@ -141,6 +142,7 @@ class BoardServer(MCPServer[Any]):
         """Count the failure of a call, and return how often in a row it has failed."""
         key = _key(tool, arguments)
         self._failures[key] = tries = self._failures.pop(key, 0) + 1
+        # A server may run for months, and each call has other arguments.
         if len(self._failures) > _MOST_KNOWN_FAILURES:
             self._failures.popitem(last=False)
         return tries
@@ -177,4 +179,5 @@ def _logging_kept() -> Iterator[None]:
 
 
 def _key(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    # Sorted, since a host may write the same arguments in another order.
     return f"{tool.name} {json.dumps(arguments, sort_keys=True, default=repr)}"

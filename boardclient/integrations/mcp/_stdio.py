@@ -48,6 +48,7 @@ async def serve(server: Server[Any], calls: Collection[asyncio.Task[Any]]) -> No
         ended = asyncio.Event()
         writer = _Writer(output, lambda: loop.call_soon_threadsafe(ended.set))
         reading = _Reading(to_server, writer, ended)
+        # A copy of the descriptor, so that the thread reads no other file that may get this number later.
         threading.Thread(target=reading.run, args=(os.dup(0), loop), name="boardclient stdin", daemon=True).start()
         serving = asyncio.create_task(server.run(from_host, to_host, server.create_initialization_options()))
         writing = asyncio.create_task(_write_all(from_server, writer))
@@ -156,6 +157,7 @@ def read_message(line: bytes) -> JSONRPCMessage | dict[str, Any] | None:
     if "id" in found and not is_id:
         return _unreadable(_INVALID_REQUEST, None, "the id of a request is a text or a whole number")
     params = found.get("params")
+    # The arguments are left to the tool, which can say in which of them the damage is.
     outside = {**found, "params": {**params, "arguments": None}} if isinstance(params, dict) else found
     if _is_text(outside):
         try:
