@@ -15,18 +15,20 @@ from datetime import datetime
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 import attrs
 
 from boardclient._environment import find_location
 from boardclient.bulk._content import Content, secret_marker
-from boardclient.bulk._journal._file import JournalFile, Meta, connect, first_number, read_meta, translated
-from boardclient.bulk._journal._journal_rows import JournalRows, named, read_content
-from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState, check_row
+from boardclient.bulk._journal._file import JOB, JournalConnection, JournalFile, Meta, connect, read_meta, translated
+from boardclient.bulk._journal._journal_rows import JournalRows, read_content
+from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft, check_identifier
+from boardclient.models import CardDraft
+from boardclient.store._by_hand import check_told, named, page_of, problems_of, settle, why_not_settled
 from boardclient.store._kinds import check_journal
+from boardclient.store._rows import DONE, OF_ROWS, StoredRow
 
 __all__ = [
     "STATES",
@@ -51,15 +53,11 @@ __all__ = [
 ]
 
 STATES: Final[tuple[RowState, ...]] = get_args(RowState)
-_PAGE: Final = 1000
-_ROWS: Final = (
-    "SELECT seq, {first}, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0"
-    " ELSE run END, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
-    " WHERE {where} ORDER BY seq LIMIT ?"
-)
 _by_likeness: Final = attrgetter("likeness")
-_RESEMBLING: Final = "SELECT seq, cards FROM resembling"
-_SETTLE: Final = "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)"
+_COUNTS: Final = (
+    "SELECT coalesce(o.state, 'logged') AS state, count(*) AS number FROM boardclient_rows AS r"
+    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq GROUP BY 1"
+)
 _COMPARED: Final = 300
 """How many characters of a row and of a card are compared."""
 _LEAST_ALIKE: Final = 0.6
@@ -103,8 +101,8 @@ class JournalRow:
         state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
         detail: The card's id if it is "done" or "undone", otherwise the reason, or None if there is none.
         marker: The marker that `marker=True` puts before and behind its description.
-        run: The number of the run of a journal that logged it last, from 1. 0 if its card was on the board before the first run,
-            or was adopted (`adopt`), and in a ledger.
+        run: The number of the run of a journal that recorded its state, from 1. 0 if its card was on the board before the first
+            run, or was adopted (`adopt`), and in a ledger.
     """
 
     seq: int
@@ -148,13 +146,14 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
         JournalError: there is no journal, or it can't be read.
     """
     with _reading(path) as (target, connection, meta):
-        connection.execute("BEGIN")  # both counts are of the same moment
-        counts = dict.fromkeys(STATES, 0)
-        counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
-        (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
-        counts["logged"] = rows - sum(counts.values())
+        counts = dict.fromkeys(STATES, 0) | dict(connection.fetch(_COUNTS))
     return JournalSummary(
-        path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts, total=meta.total
+        path=target,
+        identity=meta.identity,
+        created_at=datetime.fromisoformat(meta.created_at),
+        runs=meta.runs,
+        counts=counts,
+        total=meta.total,
     )
 
 
@@ -174,7 +173,7 @@ def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[Jour
     after = 0
     while True:
         with _reading(path) as (_, connection, meta):  # no lock is held between pages, or a run would have to wait
-            rows = _select(connection, meta.secret, states or STATES, after=after)
+            rows = [_shown(row, meta) for row in page_of(connection, JOB, states or STATES, after)]
         yield from rows
         if not rows:
             return
@@ -209,9 +208,8 @@ def read_row(path: str | os.PathLike[str], key: RowKey) -> UnknownRow | None:
         JournalError: there is no journal, or it can't be read.
     """
     with _reading(path) as (_, connection, meta):
-        rows = _select(connection, meta.secret, key=key)
-        cards = dict(connection.execute(f"{_RESEMBLING} WHERE seq = ?", [row.seq for row in rows[:1]] or (0,)).fetchall())
-    return next((UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"))) for row in rows), None)
+        found = _find(connection, key)
+    return None if found is None else beside(_shown(found, meta), found.resembling)
 
 
 def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> bool:
@@ -235,30 +233,26 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
-    check_row(row)
-    if (card_id is None) is not absent:
-        raise ValueError("give either card_id or absent=True")
-    outcome = (
-        ("waiting", "absent, as a person has settled") if card_id is None else ("done", check_identifier(card_id, "card_id"))
-    )
+    told = check_told(row, card_id, absent=absent)
     with contextlib.closing(JournalFile.open(journal, None)) as file, file.transaction():
-        found = file.connection.execute(
-            "SELECT seq, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq) WHERE key = ?", (_key(row),)
-        ).fetchone()
-        refusal = None
+        found = _find(file.connection, row)
         if found is None:
-            refusal = f"it does not have {named(row)}"
-        elif found[1:] == outcome:
+            refusal: str | None = f"it does not have {named(row)}"
+        elif found.outcome == told:
             return False
-        elif found[1] not in IN_DOUBT:
-            refusal = f"{named(row)} is {found[1]}, not in doubt ({found[2]})"
-        elif card_id is not None and (other := _other_row(file.connection, found[0], card_id)) is not None:
-            refusal = f"the card {card_id} is that of {named(other)}"
-        else:
-            file.connection.execute(_SETTLE, (found[0], *outcome))
+        elif (refusal := why_not_settled(file.connection, JOB, row, found, told, is_journal=True)) is None:
+            _settle(file, [(found, told)])
     if refusal is not None:
         raise JournalError(f"{journal}: {refusal}")
     return True
+
+
+def _settle(file: JournalFile, told: Sequence[tuple[StoredRow, Outcome]]) -> None:
+    """Record within a transaction what a person says of rows. A card from before stays one that no run has created."""
+    before = {*file.baseline()}
+    for found, outcome in told:
+        is_before = outcome.state == "done" and outcome.detail in before
+        settle(file.connection, JOB, found, outcome, 0.0 if is_before else file.connection.now())
 
 
 def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
@@ -273,37 +267,42 @@ def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
         JournalError: there is no journal, it is in use, or can't be written.
     """
     with contextlib.closing(JournalFile.open(path, None)) as file:
-        accepted = [
-            (item.row.seq, "done", item.suggestion.card_id) for item in _read_unknown(file) if item.suggestion is not None
-        ]
+        stored = {row.seq: row for row in _doubts(file)}
+        suggestions = [(item.row.seq, item.suggestion) for item in _read_unknown(file) if item.suggestion is not None]
         with file.transaction():
-            file.connection.executemany(_SETTLE, accepted)
+            _settle(file, [(stored[seq], Outcome("done", card.card_id)) for seq, card in suggestions])
         return _read_unknown(file)
 
 
-def _read_unknown(journal: JournalFile) -> list[UnknownRow]:
-    with journal.guarded():
-        cards = dict(journal.connection.execute(_RESEMBLING).fetchall())
-        rows = _select(journal.connection, journal.meta.secret, IN_DOUBT, limit=-1)
-        done = journal.connection.execute("SELECT detail FROM outcomes WHERE state = 'done'")
-        return suggested(rows, cards, (card_id for (card_id,) in done))
+def _doubts(file: JournalFile) -> list[StoredRow]:
+    with file.guarded():
+        return [row for row in problems_of(file.connection, JOB) if row.state in IN_DOUBT]
 
 
-def suggested(rows: Sequence[JournalRow], cards: Mapping[int, str], taken: Iterable[str]) -> list[UnknownRow]:
-    """Return rows in doubt beside the cards that may be theirs, by the rows' numbers. Those `taken` are other rows'."""
-    candidates = [_candidates(row.content, cards.get(row.seq, "[]")) for row in rows]
+def _read_unknown(file: JournalFile) -> list[UnknownRow]:
+    rows = _doubts(file)
+    with file.guarded():
+        shown = [beside(_shown(row, file.meta), row.resembling) for row in rows]
+        return suggested(shown, (card_id for (card_id,) in file.connection.each(DONE, JOB)))
+
+
+def suggested(rows: Sequence[UnknownRow], taken: Iterable[str]) -> list[UnknownRow]:
+    """Return rows in doubt with the cards that are suggested for them. Those `taken` are other rows'."""
+    candidates = [row.candidates for row in rows]
     highest = Counter[tuple[str, float]]()  # of each card, how often its highest likeness comes
     likeness = {one.card_id: one.likeness for one in sorted(chain.from_iterable(candidates), key=_by_likeness)}
     for one in chain.from_iterable(candidates):
         highest[one.card_id, one.likeness] += one.likeness == likeness[one.card_id]
     others = {card_id for card_id in taken if card_id in likeness}
     unknown = []
-    for row, found in zip(rows, candidates, strict=True):
-        best = next(iter(found), None)
+    for row in rows:
+        best = next(iter(row.candidates), None)
         if best is not None:
-            is_clear = highest[best.card_id, best.likeness] == 1 and all(one.likeness < best.likeness for one in found[1:2])
+            is_clear = highest[best.card_id, best.likeness] == 1 and all(
+                one.likeness < best.likeness for one in row.candidates[1:2]
+            )
             best = best if is_clear and best.likeness >= _LEAST_ALIKE and best.card_id not in others else None
-        unknown.append(UnknownRow(row=row, candidates=found, suggestion=best))
+        unknown.append(attrs.evolve(row, suggestion=best))
     return unknown
 
 
@@ -339,16 +338,17 @@ def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
     wanted = {*card_ids}
     with contextlib.closing(JournalFile.open(path, None)) as file:
         with file.guarded():
-            done = file.connection.execute("SELECT seq, detail FROM outcomes WHERE state = 'done'")
+            done = file.connection.each("SELECT seq, detail FROM boardclient_outcomes WHERE state = 'done'")
             rows = [(seq, card_id) for seq, card_id in done if card_id in wanted]
-        record_undone(file, rows, wanted)
+        record_undone(file, rows)
 
 
-def record_undone(file: JournalFile, rows: Iterable[tuple[int, str]], card_ids: Iterable[str]) -> None:
+def record_undone(file: JournalFile, rows: Iterable[tuple[int, str]]) -> None:
     """Record that cards were deleted. `rows` are the numbers of their rows, with the cards."""
+    undone = "UPDATE boardclient_outcomes SET state = 'undone' WHERE seq = ? AND state = 'done' AND detail = ?"
     with file.transaction():
-        file.connection.executemany("UPDATE outcomes SET state = 'undone' WHERE seq = ? AND state = 'done' AND detail = ?", rows)
-        file.connection.executemany("INSERT OR IGNORE INTO baseline VALUES (?)", [(card_id,) for card_id in card_ids])
+        for seq, card_id in rows:
+            file.connection.run(undone, seq, card_id)
 
 
 RowAction: TypeAlias = Literal["send", "done", "in doubt"]
@@ -373,11 +373,11 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
         JournalError: the journal is in use or can't be read, or belongs to another import.
     """
     with (
-        contextlib.closing(sqlite3.connect("", isolation_level=None)) as copy,  # in memory, and on disk where it grows
+        contextlib.closing(JournalConnection(sqlite3.connect("", isolation_level=None))) as copy,  # on disk where it grows
         contextlib.closing(JournalFile.open(path, identity)) as journal,
     ):
         with journal.guarded():
-            journal.connection.backup(copy)
+            journal.connection.raw.backup(copy.raw)
         run = JournalRows(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True)
 
         def decide(rows: Sequence[tuple[RowKey, CardDraft]]) -> list[tuple[int, RowAction, str | None]]:
@@ -436,57 +436,30 @@ def _action(outcome: Outcome | None) -> tuple[RowAction, str | None]:
     return "done" if outcome.state == "done" else "in doubt" if outcome.state in IN_DOUBT else "send", outcome.detail
 
 
-def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:
-    """Return the row that has a card, unless the journal names it for the row `seq` alone: its identifier was given again."""
-    found = connection.execute(
-        "SELECT seq, key FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND detail = ?", (card_id,)
-    ).fetchone()
-    if found is None:
+def _find(connection: JournalConnection, key: RowKey) -> StoredRow | None:
+    """Return the row with a key. No row has a position that SQLite can't hold."""
+    if isinstance(key, int) and key.bit_length() > 63:
         return None
-    named_for = connection.execute(
-        "SELECT seq FROM resembling WHERE seq IN (?, ?) AND ? IN (SELECT json_extract(value, '$[0]') FROM json_each(cards))",
-        (seq, found[0], card_id),
-    ).fetchall()
-    return None if named_for == [(seq,)] else found[1]
+    return next(map(StoredRow._make, connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref = ?", JOB, key)), None)
 
 
-def _select(
-    connection: sqlite3.Connection,
-    secret: bytes,
-    states: Sequence[RowState] = STATES,
-    *,
-    key: RowKey | None = None,
-    after: int = 0,
-    limit: int = _PAGE,
-) -> list[JournalRow]:
-    """Return the rows in some of the states with numbers above `after`, or the one with the key."""
-    where = f"seq > ? AND coalesce(state, 'logged') IN ({','.join('?' * len(states))})" if key is None else "key = ?"
-    values = (after, *states) if key is None else (_key(key),)
-    statement = _ROWS.format(where=where, first=first_number(connection))
-    return [
-        JournalRow(
-            seq=seq,
-            key=key,
-            content=read_content(content),
-            marker=secret_marker(secret, first),
-            run=run,
-            state=state,
-            detail=detail,
-        )
-        for seq, first, key, content, run, state, detail in connection.execute(statement, (*values, limit))
-    ]
+def _shown(row: StoredRow, meta: Meta) -> JournalRow:
+    return JournalRow(
+        seq=row.seq,
+        key=cast("RowKey", row.ref),
+        content=read_content(row.content),
+        marker=secret_marker(meta.secret, row.number),
+        run=meta.runs if row.at is None else int(row.at),
+        state=row.state,
+        detail=row.detail or None,
+    )
 
 
-def _key(key: RowKey) -> RowKey | None:
-    """Return a key as SQLite takes it. No row has a position that it can't hold."""
-    return key if isinstance(key, str) or key.bit_length() < 64 else None
-
-
-def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
-    """Return the cards that may be a row's, the most similar first."""
-    shown = [(card_id, Content(*values)) for card_id, *values in json.loads(cards)]
-    found = [Candidate(card_id, content, _likeness(sent, content)) for card_id, content in shown]
-    return tuple(sorted(found, key=_by_likeness, reverse=True))
+def beside(row: JournalRow, cards: str | None) -> UnknownRow:
+    """Return a row beside the cards that may be its own, the most similar first."""
+    shown = [(card_id, Content(*values)) for card_id, *values in json.loads(cards or "[]")]
+    found = [Candidate(card_id, content, _likeness(row.content, content)) for card_id, content in shown]
+    return UnknownRow(row=row, candidates=tuple(sorted(found, key=_by_likeness, reverse=True)))
 
 
 def _common(first: str, second: str) -> int:
@@ -512,11 +485,13 @@ def _likeness(sent: Content, shown: Content) -> float:
 
 
 @contextlib.contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection, Meta]]:
+def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, JournalConnection, Meta]]:
     target = find_location(path)
     if not target.exists():
         raise JournalError(f"there is no journal {target}: check the path")
     check_journal(target)
     with translated(target), contextlib.closing(connect(target)) as connection:
-        connection.execute("PRAGMA query_only = ON")
-        yield target, connection, read_meta(connection, target)
+        connection.begin(is_read=True)  # nobody converts the file meanwhile
+        meta = read_meta(connection, target)
+        connection.run("PRAGMA query_only = ON")
+        yield target, connection, meta

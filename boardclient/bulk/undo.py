@@ -211,7 +211,7 @@ class Undo:
 
     async def _record(self, file: JournalFile, card_ids: Sequence[str]) -> None:
         rows = [(seq, card_id) for card_id in card_ids for seq in self._seqs[card_id]]
-        await wait_to_end(asyncio.ensure_future(asyncio.to_thread(record_undone, file, rows, card_ids)))
+        await wait_to_end(asyncio.ensure_future(asyncio.to_thread(record_undone, file, rows)))
 
     async def _read(self, card_id: str) -> Card | None:
         """Return a card, or None if it does not exist. A proxy may respond with 404 to everything for a while."""

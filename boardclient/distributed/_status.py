@@ -13,35 +13,23 @@ import attrs
 
 from boardclient.bulk import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._content import Content
-from boardclient.bulk._life import IN_DOUBT, Outcome, check_row
-from boardclient.bulk.journal import JournalRow, UnknownRow, suggested
+from boardclient.bulk._life import IN_DOUBT, RowState
+from boardclient.bulk.journal import JournalRow, UnknownRow, beside, suggested
 from boardclient.distributed._doubts import BY_RECONCILING, explain
 from boardclient.distributed._jobs import Job, check_job
 from boardclient.distributed._leases import LEASE_SECONDS, claim, worker_name
 from boardclient.errors import BoardClientError, Effect, JournalError
-from boardclient.models import Card, CardDraft, check_identifier
+from boardclient.models import Card, CardDraft
+from boardclient.store._by_hand import check_told, page_of, problems_of, settle, why_not_settled
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._location import checked_location, takes_location
-from boardclient.store._rows import (
-    DONE,
-    LOGGED_ROWS,
-    OF_ROWS,
-    OPEN_ROWS,
-    PLACES,
-    StoredRow,
-    close_part,
-    first_of,
-    put_outcomes,
-    rows_by_number,
-    rows_by_reference,
-)
+from boardclient.store._rows import DONE, PLACES, StoredRow, close_part, first_of, rows_by_number, rows_by_reference
 from boardclient.store._tables import LEDGER, load_audit, load_cards
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 """A job, several jobs, or a ledger with all its jobs."""
-_ABSENT: Final = "absent, as a person has settled"
-_PAGE: Final = 1000
+_WITH_RESULT: Final[tuple[RowState, ...]] = ("logged", "done", "failed", "unknown")
 _LONGEST_SECONDS: Final = 1e9
 """Times that are further apart are not of the same boot of the machine."""
 _OPEN_COUNTS: Final = (
@@ -285,21 +273,14 @@ async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGener
     """Yield the rows of a job that are not waiting, with their positions in the job. They are read in pages."""
     firsts = await firsts_of(database, job)
     if is_problem:
-        for row in await database.query(lambda connection: _problems(connection, job)):
+        for row in await database.query(lambda connection: problems_of(connection, job)):
             yield firsts[row.part] + row.seq % PLACES, row
         return
     after = -1
-    statement = f"{OF_ROWS} WHERE r.job = ? AND r.seq > ? AND {{state}} NOT IN ('waiting', 'undone') ORDER BY r.seq LIMIT {_PAGE}"
-    while page := [StoredRow(*row) for row in await database.read(statement, job, after)]:
+    while page := await database.query(lambda connection: page_of(connection, job, _WITH_RESULT, after)):  # noqa: B023 -- awaited
         for row in page:
             yield firsts[row.part] + row.seq % PLACES, row
         after = page[-1].seq
-
-
-def _problems(connection: Connection, job: int) -> list[StoredRow]:
-    """Return the rows of a job that have failed or are in doubt."""
-    found = [*connection.fetch(OPEN_ROWS, job), *connection.fetch(LOGGED_ROWS, job)]
-    return sorted(StoredRow(*row) for row in found)
 
 
 async def firsts_of(database: Database, job: int) -> dict[int, int]:
@@ -342,15 +323,15 @@ async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None
 
 
 async def _unknown(database: Database, job: int) -> list[UnknownRow]:
-    rows, cards = [], {}
+    rows = []
     async for index, row in _rows(database, job, is_problem=True):
         if row.state in IN_DOUBT:
             key = index if row.ref is None else row.ref
             content, detail = Content.of(row.draft, None), row.outcome.detail
-            rows.append(JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail))
-            cards[index + 1] = row.resembling or "[]"
+            shown = JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail)
+            rows.append(beside(shown, row.resembling))
     done = await database.read(DONE, job) if rows else []
-    return suggested(rows, cards, (row.detail for row in done))
+    return suggested(rows, (row.detail for row in done))
 
 
 @takes_location
@@ -400,35 +381,29 @@ async def resolve(
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
-    check_row(row)
-    if (card_id is None) is not absent:
-        raise ValueError("give either card_id or absent=True")
-    told = Outcome("waiting", _ABSENT) if card_id is None else Outcome("done", check_identifier(card_id, "card_id"))
+    told = check_told(row, card_id, absent=absent)
     async with of_ledger(ledger, name) as (database, names):
         job = _only(names)
         firsts = await firsts_of(database, job) if isinstance(row, int) else {}
 
-        def settle(connection: Connection) -> bool:
+        def resolve(connection: Connection) -> bool:
             found = _found(connection, job, row, firsts)
             if found is None:
                 raise JournalError(f"the ledger {database.where} has no row {row!r} that was sent")
             if found.outcome == told:
                 return False
-            if found.state not in IN_DOUBT and found.resembling is None:
-                raise JournalError(f"the row {row!r} is {found.state}, not in doubt ({found.detail})")
+            if (refusal := why_not_settled(connection, job, row, found, told, is_journal=False)) is not None:
+                raise JournalError(refusal)
             lease = claim(connection, job, [found.part], worker_name(), LEASE_SECONDS)
             if lease is None:
                 raise JournalError(f"a worker has the row {row!r}, or its job is drained: try again later")
-            of_card = "SELECT seq FROM boardclient_outcomes WHERE job = ? AND state = 'done' AND detail = ? AND seq <> ?"
-            if card_id is not None and connection.one(of_card, job, card_id, found.seq) is not None:
-                raise JournalError(f"the card {card_id} is that of another row")
-            put_outcomes(connection, [(found.seq, job, *told, connection.now(), found.resembling or "[]")])
+            settle(connection, job, found, told, connection.now())
             close_part(connection, found.part)
             connection.run("UPDATE boardclient_jobs SET audit = NULL WHERE job = ?", job)
             lease.end(connection)
             return True
 
-        return await database.change(settle)
+        return await database.change(resolve)
 
 
 def _only(names: Mapping[str, int]) -> int:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import threading
-import zlib
 from collections.abc import AsyncGenerator, Coroutine
 from contextvars import Context, copy_context
 from hashlib import blake2b
@@ -29,7 +28,7 @@ from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import JournalError
 from boardclient.store._database import Database
 from boardclient.store._ledger import StoredJob
-from boardclient.store._tables import LEDGER
+from boardclient.store._tables import LEDGER, dump_ids, load_ids
 
 T = TypeVar("T")
 
@@ -155,7 +154,7 @@ class Worker:
             if stored.identity not in {None, identity}:
                 raise JournalError(f"the ledger {job.ledger} belongs to another import: {stored.identity} (now {identity})")
             if stored.baseline is not None:
-                ids = json.loads(zlib.decompress(stored.baseline))
+                ids = load_ids(stored.baseline)
                 return StoredJob(
                     job=stored.job,
                     secret=bytes(stored.secret),
@@ -166,7 +165,7 @@ class Worker:
                 )
             # What another worker stored meanwhile stays: it read the board before it sent anything.
             ids = sorted({card.id for card in await pipeline.call(operations.BOARD_CARDS.request(job.board_id))})
-            before = zlib.compress(json.dumps(ids).encode(), 1)
+            before = dump_ids(ids)
             statement = "UPDATE boardclient_jobs SET baseline = ?, identity = ? WHERE job = ? AND baseline IS NULL"
             await self.database.change(lambda connection: connection.run(statement, before, identity, stored.job))  # noqa: B023 -- awaited here
 

@@ -8,6 +8,7 @@ position is below `logged` of its part, otherwise "waiting". So nothing is writt
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +20,7 @@ from boardclient.errors import JournalError
 from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.store._connection import Connection
 from boardclient.store._database import Tables
+from boardclient.store._rows import undamaged
 
 # `_connection` replaces the words in braces.
 # The worker that has the lease may send and record the rows of a part, or reconcile a job. `lease` is its length in seconds.
@@ -41,7 +43,7 @@ CREATE TABLE IF NOT EXISTS boardclient_parts (
 ) {fill}"""
 ROWS: Final = """
 CREATE TABLE IF NOT EXISTS boardclient_rows (
-  seq {int} PRIMARY KEY, job {int} NOT NULL, ref {text}, content {text} NOT NULL, marker {int}
+  seq {int} PRIMARY KEY, job {int} NOT NULL, ref {key}, content {text} NOT NULL, marker {int}
 )"""
 ROWS_BY_REFERENCE: Final = (
     "CREATE UNIQUE INDEX IF NOT EXISTS boardclient_rows_ref ON boardclient_rows (job, ref) WHERE ref IS NOT NULL"
@@ -57,7 +59,7 @@ OPEN_OUTCOMES: Final = (
 OPEN_PARTS: Final = "CREATE INDEX IF NOT EXISTS boardclient_parts_open ON boardclient_parts (job) WHERE in_doubt IS NULL"
 FORMAT: Final = 3
 _EARLIER: Final = 2
-_STATEMENTS: Final = (JOBS, PARTS, OPEN_PARTS, ROWS, ROWS_BY_REFERENCE, OUTCOMES, OPEN_OUTCOMES)
+TABLES: Final = (JOBS, PARTS, OPEN_PARTS, ROWS, ROWS_BY_REFERENCE, OUTCOMES, OPEN_OUTCOMES)
 
 
 def _convert(connection: Connection, found: int) -> None:
@@ -70,13 +72,32 @@ def _convert(connection: Connection, found: int) -> None:
         raise JournalError(f"the ledger has format {found}, not {_EARLIER} or {FORMAT}: use the boardclient that made it")
     from boardclient.store._conversion import convert
 
-    convert(connection, _STATEMENTS)
+    convert(connection, TABLES)
 
 
-LEDGER: Final = Tables(_STATEMENTS, FORMAT, _convert)
+LEDGER: Final = Tables(TABLES, FORMAT, _convert)
 
 MOST_BYTES: Final = 2600
 """The longest key, reference or name in UTF-8: an index of PostgreSQL takes 2,704 bytes."""
+
+
+def dump_ids(ids: Iterable[str]) -> bytes:
+    """Return the stored form of the identifiers of the cards that existed before the first row."""
+    return zlib.compress(json.dumps([*ids]).encode(), 1)
+
+
+def load_ids(stored: bytes) -> list[str]:
+    """Return the identifiers that `dump_ids` has stored.
+
+    Raises:
+        JournalError: they are damaged.
+    """
+    with undamaged("the list of the cards from before"):
+        try:
+            ids: list[str] = json.loads(zlib.decompress(stored))
+        except zlib.error as error:
+            raise ValueError from error
+    return ids
 
 
 def dump_audit(of_run: BulkReport) -> str:

@@ -409,7 +409,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, on_a_terminal, board_serv
 def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> None:
     journal = journal_of(unknown)
     with contextlib.closing(sqlite3.connect(journal)) as connection, connection:
-        connection.execute("DELETE FROM resembling")
+        connection.execute("UPDATE boardclient_outcomes SET resembling = NULL")
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert out == "r-2\tcard 2\t\t\t\t\nr-4\tcard 4\t\t\t\t\n"

@@ -83,11 +83,11 @@ def life(path, steps, sent):
             os._exit(9)
     def traced(where):
         connection = connect(where)
-        connection.set_trace_callback(count)
+        connection.raw.set_trace_callback(count)
         return connection
     _file.connect = traced
     run = JournalRows.open(path, {})
-    if run.baseline is None and not run.last:
+    if run.is_new and not run.last:
         run.set_baseline(["b1", "b2"])
     noted = []
     for start in range(0, 12, 4):

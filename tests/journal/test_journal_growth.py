@@ -40,10 +40,10 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     """Count what SQLite does for journals."""
     done, connect = Work(), _file.connect
 
-    def counted(path: Path) -> sqlite3.Connection:
+    def counted(path: Path) -> _file.JournalConnection:
         connection = connect(path)
-        connection.set_progress_handler(done.count, STEPS)
-        connection.set_trace_callback(done.statements.append)
+        connection.raw.set_progress_handler(done.count, STEPS)
+        connection.raw.set_trace_callback(done.statements.append)
         return connection
 
     with monkeypatch.context() as patch:
@@ -56,12 +56,12 @@ def unknown_rows(path: Path, number: int, candidates: int, text: str = "") -> No
     """Write a journal whose rows are unknown, each with one card that is alike and others."""
     adopt(path, IDENTITY, [(index, CardDraft(f"card {index:06} {text}", "l1"), f"old {index}") for index in range(number)])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE outcomes SET state = 'unknown', detail = 'lost'")
+        connection.execute("UPDATE boardclient_outcomes SET state = 'unknown', detail = 'lost', at = 1")
         cards = [[f"c{index}", f"Card {index:06} {text}", "l1", None, None] for index in range(max(number, candidates))]
         for index in range(number):
             first = max(0, min(index, len(cards) - candidates))
             found = json.dumps(cards[first : first + candidates])
-            connection.execute("INSERT INTO resembling SELECT seq, ? FROM rows WHERE key = ?", (found, index))
+            connection.execute("UPDATE boardclient_outcomes SET resembling = ? WHERE seq = ?", (found, index + 1))
 
 
 async def undone(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Work:
@@ -72,7 +72,7 @@ async def undone(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> Wo
         rows = [(index, CardDraft(card.name or "", card.list_id or ""), card.id) for index, card in enumerate(cards)]
         adopt(path, {"service": service.base_url, "board": board.id}, rows)
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE rows SET run = 1")
+            connection.execute("UPDATE boardclient_outcomes SET at = 1")
         undo = await session.cards.plan_undo(path)
         with work(monkeypatch) as done:
             await undo.run()
@@ -116,7 +116,7 @@ def test_one_row_is_settled_with_one_look_at_the_journal(tmp_path: Path, monkeyp
             assert resolve(path, 1, card_id="c1") is True
         else:
             note_undone(path, [f"c{index}" for index in range(300)])
-    assert sum("FROM rows" in statement or "FROM outcomes" in statement for statement in done.statements) <= 4
+    assert sum("FROM boardclient_rows" in one or "FROM boardclient_outcomes" in one for one in done.statements) <= 5
 
 
 def calls(path: Path) -> int:
@@ -147,6 +147,6 @@ def test_the_likeness_of_a_card_is_not_compared_with_that_of_each_row(tmp_path: 
     for number in (50, 200):
         unknown_rows(tmp_path / str(number), number, 1)
         with closing(sqlite3.connect(tmp_path / str(number))) as connection, connection:
-            connection.execute("UPDATE resembling SET cards = (SELECT cards FROM resembling LIMIT 1)")
+            connection.execute("UPDATE boardclient_outcomes SET resembling = (SELECT min(resembling) FROM boardclient_outcomes)")
         found.append(calls(tmp_path / str(number)))
     assert found[1] < 5 * found[0]

@@ -89,8 +89,8 @@ def sql(statement: str) -> Callable[[Path], None]:
         (cut(100), r"is damaged \(it was cut off\)"),
         (scribble, "is damaged"),
         (misspell, r"is damaged \(its tables can't be read\)"),
-        (sql("DROP TABLE outcomes"), "is damaged"),
-        (sql("DELETE FROM meta WHERE name = 'runs'"), r"is damaged \(its metadata can't be read\)"),
+        (sql("DROP TABLE boardclient_outcomes"), "is damaged"),
+        (sql("DELETE FROM boardclient_jobs"), r"is damaged \(its metadata can't be read\)"),
         (sql("PRAGMA user_version = 9"), "was written by a newer boardclient"),
         (sql("PRAGMA user_version = 1"), "was written by an older boardclient"),
         (sql("PRAGMA application_id = 1"), "is not a journal of boardclient"),
@@ -106,6 +106,14 @@ def test_a_damaged_or_foreign_file_is_refused(path: Path, harm: Callable[[Path],
     harm(path)
     with pytest.raises(JournalError, match=why):
         write(path, "a")
+
+
+def test_a_damaged_list_of_the_cards_from_before_is_named(path: Path) -> None:
+    """Without it, a run could take one of them for that of a row."""
+    write(path, "a")
+    sql("UPDATE boardclient_jobs SET baseline = x'00'")(path)
+    with pytest.raises(JournalError, match=r"the list of the cards from before is damaged \(ValueError\)"):
+        write(path, "ab")
 
 
 def test_only_the_owner_can_read_a_journal(path: Path) -> None:

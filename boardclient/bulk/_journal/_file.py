@@ -13,49 +13,46 @@ import os
 import secrets
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
 from boardclient._environment import find_location, why_no_file_opens
+from boardclient.bulk._journal._conversion import EARLIER, convert, show_as_this_format
 from boardclient.errors import JournalError
 from boardclient.store._kinds import JOURNAL, check_journal
+from boardclient.store._rows import DONE, PLACES
+from boardclient.store._sqlite import FileConnection
+from boardclient.store._tables import TABLES, dump_ids, load_ids
 
-FORMAT: Final = 5
-_READABLE: Final = frozenset({4, FORMAT})
-"""The formats that can be used: one of format 4 does not say which fields the service has shown."""
+FORMAT: Final = 6
 _PAGE_BYTES: Final = 4096
 _BOOT: Path = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_SECONDS: Final = 30.0
 """How long a commit waits for readers to release their locks."""
 
-# A row that is sent again gets a new number. Its secret marker stays that of the first: a card of an earlier request may show it.
-_FIRST_NUMBERS: Final = "CREATE TABLE IF NOT EXISTS first_numbers (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL)"
-_PROBES: Final = (
-    "CREATE TABLE IF NOT EXISTS probes"
-    " (number INTEGER PRIMARY KEY, list_id TEXT NOT NULL, card_id TEXT, is_over INTEGER NOT NULL)"
+JOB: Final = 1
+"""The number of the one job of a journal."""
+PART: Final = 0
+"""The number of its one part, so that rows are numbered from 1."""
+# The number of a run is the owner of the job, so that the beginning of a run writes one page.
+_JOB: Final = (
+    "INSERT INTO boardclient_jobs (job, name, board_id, identity, options, secret, owner) VALUES (?, 'journal', ?, ?, ?, ?, '0')"
 )
-# A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created.
-_SCHEMA: Final = f"""
-{_FIRST_NUMBERS};
-{_PROBES};
-CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL UNIQUE, content TEXT NOT NULL, run INTEGER NOT NULL);
-CREATE TABLE outcomes (
-  seq INTEGER PRIMARY KEY,
-  state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'waiting', 'unknown', 'undone')),
-  detail TEXT
-);
-CREATE TABLE resembling (seq INTEGER PRIMARY KEY, cards TEXT NOT NULL);
-CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
-"""
-_UNSENT: Final = "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'not sent' FROM rows WHERE seq > ?"
+_PART: Final = "INSERT INTO boardclient_parts (part, job, key, digest, size, logged) VALUES (?, ?, 'journal', '', 0, ?)"
+_META: Final = "SELECT identity, secret, options, owner FROM boardclient_jobs WHERE job = ?"
+_OWNER: Final = "SELECT owner FROM boardclient_jobs WHERE job = ?"
+_BEGIN: Final = "UPDATE boardclient_jobs SET owner = ?, options = ? WHERE job = ?"
+_UNSENT: Final = (
+    "INSERT OR IGNORE INTO boardclient_outcomes (seq, job, state, detail, at)"
+    " SELECT seq, job, 'waiting', 'not sent', {clock} FROM boardclient_rows WHERE seq > ?"
+)
 _WAS_SENT: Final = (
-    "SELECT EXISTS (SELECT 1 FROM rows LEFT JOIN outcomes USING (seq)"
-    " WHERE run > 0 AND (state IS NULL OR state != 'waiting' OR detail != 'not sent'))"
+    "SELECT EXISTS (SELECT 1 FROM boardclient_rows AS r LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+    " WHERE o.seq IS NULL OR (o.at > 0 AND (o.state != 'waiting' OR o.detail != 'not sent')))"
 )
 
 
@@ -63,58 +60,78 @@ _WAS_SENT: Final = (
 class Meta:
     """The metadata of a journal. `baseline` is the number of cards before the first row, None if they were not read.
 
-    `inode` and `path` name the file that the last run has used. `total` is the number of rows in its input, None if not known.
-    `shown` are the fields that responses to the runs have shown of cards, with blanks between them.
+    `runs` is the number of its runs. `inode` and `path` name the file that the last run has used. `total` is the number of rows
+    in its input, None if not known. `shown` are the fields that responses to the runs have shown of cards, with blanks between
+    them.
     """
 
     identity: dict[str, str]
     secret: bytes = attrs.field(repr=False)
-    created_at: datetime
-    runs: int
-    baseline: int | None
+    runs: int = 0
+    created_at: str
     inode: int
     path: str
+    baseline: int | None = None
     total: int | None = None
     shown: str = ""
+
+    @property
+    def options(self) -> str:
+        """What is stored as the options of the job."""
+        return json.dumps({name: getattr(self, name) for name in _OPTIONS}, ensure_ascii=False)
+
+
+_OPTIONS: Final = ("created_at", "inode", "path", "baseline", "total", "shown")
 
 
 # --- reading a file
 
 
-def connect(path: Path) -> sqlite3.Connection:
+class JournalConnection(FileConnection):
+    """A connection to a journal. Its clock counts the runs, so that an outcome is of the run that has recorded it."""
+
+    runs = 0
+
+    def now(self) -> float:
+        return float(self.runs)
+
+    def each(self, sql: str, *values: object) -> Iterator[Any]:
+        """Run a statement and yield its rows as they are read, for those of which there may be millions."""
+        yield from self._execute(sql, values)
+
+
+def connect(path: Path) -> JournalConnection:
     """Connect to an existing SQLite file. Only one thread at a time may use the connection."""
     # Not read-only: a reader, too, rolls back what a killed process has left.
-    return sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", timeout=_LOCK_SECONDS, uri=True, isolation_level=None, check_same_thread=False
+    return JournalConnection(
+        sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", timeout=_LOCK_SECONDS, uri=True, isolation_level=None, check_same_thread=False
+        )
     )
 
 
-def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
-    """Check the format of a journal, and return its metadata.
+def read_meta(connection: JournalConnection, path: Path) -> Meta:
+    """Check the format of a journal, and return its metadata. A journal of an earlier format looks like one of this from then on.
 
     Raises:
         JournalError: it has another format.
         sqlite3.Error: it can't be read.
     """
-    ((version,),) = connection.execute("PRAGMA user_version")
-    if version not in _READABLE:
+    version = connection.value("PRAGMA user_version")
+    if version in EARLIER:
+        show_as_this_format(connection)
+    elif version != FORMAT:
         age = "a newer" if version > FORMAT else "an older"
         raise JournalError(
             f"{path} was written by {age} boardclient (format {version}, not {FORMAT}): use that version, or begin a new journal"
         )
-    values = dict(connection.execute("SELECT name, value FROM meta").fetchall())
+    found = connection.one(_META, JOB)
     try:
-        return Meta(
-            identity=json.loads(values.pop("identity")), created_at=datetime.fromisoformat(values.pop("created_at")), **values
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        identity, secret, options, owner = found
+        connection.runs = int(owner)
+        return Meta(identity=json.loads(identity), secret=secret, runs=connection.runs, **json.loads(options))
+    except (TypeError, ValueError) as error:
         raise _damage(path, "its metadata can't be read") from error
-
-
-def first_number(connection: sqlite3.Connection) -> str:
-    """Return the SQL of the number from which a row's marker is derived. A reader may meet a journal of an earlier version."""
-    is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'first_numbers'").fetchone()
-    return "coalesce((SELECT first FROM first_numbers AS f WHERE f.seq = rows.seq), rows.seq)" if is_there else "rows.seq"
 
 
 @contextlib.contextmanager
@@ -261,7 +278,7 @@ else:
 class JournalFile:
     """A journal that is open for writing, by one thread at a time. After an error of the file, every use raises it again."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: RunLock, meta: Meta) -> None:
+    def __init__(self, path: Path, connection: JournalConnection, lock: RunLock, meta: Meta) -> None:
         self.path = path
         self.meta = meta
         self.connection = connection
@@ -297,8 +314,9 @@ class JournalFile:
             mark = lock.read(meta.secret)
             _check(connection, target, meta, mark)
             _make_durable(connection)
-            for table in (_FIRST_NUMBERS, _PROBES):  # journals of earlier versions do not have them
-                connection.execute(table)
+            if connection.value("PRAGMA user_version") != FORMAT:
+                with in_transaction(connection):
+                    convert(connection, [*TABLES, f"PRAGMA user_version = {FORMAT}"])
             journal = cls(target, connection, lock, meta)
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 with journal.transaction():
@@ -314,8 +332,7 @@ class JournalFile:
     @property
     def was_sent(self) -> bool:
         """Whether a row may ever have been sent. Rows that were adopted were not."""
-        (was_sent,) = self.connection.execute(_WAS_SENT).fetchone()
-        return bool(was_sent)
+        return bool(self.connection.value(_WAS_SENT))
 
     def has_lock(self) -> bool:
         """Return False if another process may have got the lock: its file or the journal is not in its place any more.
@@ -339,11 +356,44 @@ class JournalFile:
 
     def record_unsent(self, released: int) -> None:
         """Record within a transaction that no row above a number was sent."""
-        self.connection.execute(_UNSENT, (released,))
+        self.connection.run(_UNSENT, released)
 
-    def set_meta(self, name: str, value: object) -> None:
-        """Set a value of the metadata, within a transaction."""
-        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+    def set_meta(self, **changes: Any) -> None:
+        """Change some of the metadata, within a transaction."""
+        self.meta = attrs.evolve(self.meta, **changes)
+        self.connection.run("UPDATE boardclient_jobs SET options = ? WHERE job = ?", self.meta.options, JOB)
+
+    def begin_run(self, total: int | None) -> None:
+        """Begin a run. Those that still have the file open can write nothing any more."""
+        inode, runs = self.path.stat().st_ino, self.runs + 1
+        self.meta = attrs.evolve(self.meta, runs=runs, path=str(self.path), inode=inode, total=total)
+        with self.transaction():
+            self.connection.run(_BEGIN, str(runs), self.meta.options, JOB)
+        self.runs = self.connection.runs = runs
+
+    def baseline(self) -> list[str]:
+        """Return the cards that are not those of rows: those from before, and those that were deleted again."""
+        with self.guarded():
+            undone = self.connection.fetch("SELECT detail FROM boardclient_outcomes WHERE state = 'undone'")
+            return [*self._stored_baseline(), *(row.detail for row in undone)]
+
+    def set_baseline(self, card_ids: Iterable[str]) -> None:
+        """Store the cards from before within a transaction, but for those of rows. Those of an earlier run remain."""
+        own = {row.detail for row in self.connection.fetch(DONE, JOB)}
+        ids = sorted({*self._stored_baseline(), *card_ids} - own)
+        self._store_baseline(ids)
+        self.set_meta(baseline=len(ids))
+
+    def disown(self, card_ids: Collection[str]) -> None:
+        """Note within a transaction that cards from before are now those of rows."""
+        self._store_baseline(card_id for card_id in self._stored_baseline() if card_id not in card_ids)
+
+    def _store_baseline(self, card_ids: Iterable[str]) -> None:
+        self.connection.run("UPDATE boardclient_jobs SET baseline = ? WHERE job = ?", dump_ids(card_ids), JOB)
+
+    def _stored_baseline(self) -> list[str]:
+        stored = self.connection.value("SELECT baseline FROM boardclient_jobs WHERE job = ?", JOB)
+        return [] if stored is None else load_ids(stored)
 
     def check(self) -> None:
         """Raise an earlier error of the file again."""
@@ -368,26 +418,31 @@ class JournalFile:
         Raises:
             JournalError: the file can't be used, or another run has begun since: the lock file was removed, or the journal moved.
         """
-        with self.guarded():
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                (runs,) = self.connection.execute("SELECT value FROM meta WHERE name = 'runs'").fetchone()
-                if runs != self.runs:
-                    raise JournalError(f"{self.path} is in use by another run, which began during this one: this one ends")
-                yield
-                self.connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # some errors roll the transaction back by themselves
-                    self.connection.execute("ROLLBACK")
-                raise
+        with self.guarded(), in_transaction(self.connection):
+            if self.connection.value(_OWNER, JOB) != str(self.runs):
+                raise JournalError(f"{self.path} is in use by another run, which began during this one: this one ends")
+            yield
 
     def close(self) -> None:
         """Close the file and release the lock. Calling it again does nothing."""
         if self._fault is None:
             with contextlib.suppress(sqlite3.Error):  # an empty rollback journal may stay
-                self.connection.execute("PRAGMA journal_mode = DELETE")
+                self.connection.run("PRAGMA journal_mode = DELETE")
         self._fault = f"{self.path} is closed"
         self._opened.close()
+
+
+@contextlib.contextmanager
+def in_transaction(connection: JournalConnection) -> Iterator[None]:
+    """Run a transaction, which is rolled back after an error."""
+    connection.begin(is_read=False)
+    try:
+        yield
+        connection.commit()
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # some errors roll the transaction back by themselves
+            connection.rollback()
+        raise
 
 
 def _identify(path: str) -> tuple[int, int]:
@@ -405,37 +460,38 @@ def _create(path: Path, identity: Mapping[str, str], lock: RunLock) -> None:
             f" To begin a new journal there all the same, remove {lock.path.name} beside it"
         )
     unfinished = path.with_name(f"{path.name}-new")
-    meta = {
-        "identity": json.dumps(dict(identity), ensure_ascii=False),
-        "secret": secrets.token_bytes(32),
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": 0,
-        "baseline": None,
-    }
     try:
         if rollback.exists() and rollback.stat().st_size:
             raise JournalError(f"{rollback} belongs to a journal that is gone: put both back together, or move it away")
         unfinished.unlink(missing_ok=True)  # an interrupted creation has left it
         unfinished.with_name(f"{unfinished.name}-journal").unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # only its owner can ever read it
+        meta = Meta(
+            identity=dict(identity),
+            secret=secrets.token_bytes(32),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            inode=unfinished.stat().st_ino,
+            path=str(path),
+        )
         with contextlib.closing(connect(unfinished)) as connection:
-            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(f"BEGIN; PRAGMA application_id = {JOURNAL}; PRAGMA user_version = {FORMAT};{_SCHEMA}")
-            values = {**meta, "inode": unfinished.stat().st_ino, "path": str(path)}
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-            connection.execute("COMMIT")
+            for pragma in (f"page_size = {_PAGE_BYTES}", "synchronous = FULL"):
+                connection.run(f"PRAGMA {pragma}")
+            with in_transaction(connection):
+                for statement in (f"PRAGMA application_id = {JOURNAL}", f"PRAGMA user_version = {FORMAT}", *TABLES):
+                    connection.run(statement)
+                identifiers = identity.get("board", ""), json.dumps(meta.identity, ensure_ascii=False)
+                connection.run(_JOB, JOB, *identifiers, meta.options, meta.secret)
+                connection.run(_PART, PART, JOB, PLACES)  # all rows of a journal are logged when they are stored
         unfinished.replace(path)
     except OSError as error:
         raise JournalError(f"{path} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
-def _check(connection: sqlite3.Connection, path: Path, meta: Meta, mark: RunMark | None) -> None:
+def _check(connection: JournalConnection, path: Path, meta: Meta, mark: RunMark | None) -> None:
     """Check that the file is whole, and the one that the last run has used. It takes half a second for a million rows."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    if path.stat().st_size != pages * _PAGE_BYTES:
+    if path.stat().st_size != connection.value("PRAGMA page_count") * _PAGE_BYTES:
         raise _damage(path, "it was cut off")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    verdict = connection.value("PRAGMA quick_check(1)")
     if verdict != "ok":
         raise _damage(path, verdict.splitlines()[-1])
     original = Path(meta.path)
@@ -448,17 +504,16 @@ def _check(connection: sqlite3.Connection, path: Path, meta: Meta, mark: RunMark
         )
 
 
-def _last(connection: sqlite3.Connection) -> int:
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
-    return int(last)
+def _last(connection: JournalConnection) -> int:
+    return int(connection.value("SELECT coalesce(max(seq), 0) FROM boardclient_rows"))
 
 
-def _make_durable(connection: sqlite3.Connection) -> None:
+def _make_durable(connection: JournalConnection) -> None:
     """Make commits survive a power failure (https://www.sqlite.org/pragma.html)."""
-    connection.execute("PRAGMA synchronous = FULL")  # NORMAL may lose logged rows in a power failure: they would be sent twice
-    connection.execute("PRAGMA fullfsync = ON")  # for macOS, where fsync leaves data in the disk's cache
-    connection.execute("PRAGMA cache_size = -4096")
-    connection.execute("PRAGMA journal_mode = TRUNCATE")
+    connection.run("PRAGMA synchronous = FULL")  # NORMAL may lose logged rows in a power failure: they would be sent twice
+    connection.run("PRAGMA fullfsync = ON")  # for macOS, where fsync leaves data in the disk's cache
+    connection.run("PRAGMA cache_size = -4096")
+    connection.run("PRAGMA journal_mode = TRUNCATE")
 
 
 def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 from boardclient._guards import wait_to_end
 from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
-from boardclient.bulk._journal._journal_rows import BASELINE, DONE, Decision, JournalRows, Note, storable
+from boardclient.bulk._journal._journal_rows import Decision, JournalRows, Note, storable
 from boardclient.bulk._ledger import DurableLedger, Others
 from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
@@ -141,12 +141,13 @@ class JournalLedger(DurableLedger):
             self._submit(self._file.record_shown, fields)
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        values = [(seq, _fields.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
+        values = [(seq, _fields.encode([_shown(card) for card in found]).decode()) for seq, found in cards.items()]
         await self._do(self._file.record, self._take_pending(), values)
 
     async def baseline(self) -> IdSet | None:
-        self.listed_before = self._file.baseline or 0  # adopted cards are not among them any more, and deleted ones are
-        return None if self._file.baseline is None else await self._do(IdSet, self._file.ids(BASELINE))
+        known = self._file.journal.meta.baseline
+        self.listed_before = known or 0  # adopted cards are not among them any more, and deleted ones are
+        return None if known is None else IdSet(await self._do(self._file.journal.baseline))
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
         await self._do(self._file.set_baseline, tuple(ids))
@@ -154,11 +155,11 @@ class JournalLedger(DurableLedger):
 
     async def confirmed(self) -> IdSet:
         self._write_pending()
-        return await self._do(IdSet, self._file.ids(DONE))
+        return await self._do(lambda: IdSet(self._file.confirmed()))
 
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
         def find() -> set[str]:
-            with contextlib.closing(self._file.ids(DONE)) as ids:
+            with contextlib.closing(self._file.confirmed()) as ids:
                 return set(islice(filter(condition, ids), most))
 
         self._write_pending()
@@ -166,12 +167,12 @@ class JournalLedger(DurableLedger):
 
     async def count_earlier(self, condition: Callable[[str], bool]) -> int:
         def count() -> int:
-            return sum(card_id in self._file.done and condition(card_id) for card_id in self._file.ids(DONE))
+            return sum(card_id in self._file.done and condition(card_id) for card_id in self._file.confirmed())
 
         return await self._do(count)
 
     async def others(self) -> Others:
-        return Others(() if self._file.run == 1 else await self._do(self._file.doubts))
+        return Others(() if self._file.journal.runs == 1 else await self._do(self._file.doubts))
 
     async def aclose(self) -> None:
         """Write what was recorded, and close the journal so that another run can open it. Calling it again does nothing.
@@ -218,7 +219,7 @@ class JournalLedger(DurableLedger):
             raise RuntimeError("the journal is closed")
 
 
-def _resembling(card: Card) -> list[object]:
+def _shown(card: Card) -> list[object]:
     shown = (card.id, card.name or "", card.list_id or "", card.desc)
     texts = [None if text is None else storable(text) for text in shown]
     return [*texts, None if card.due is None else int(card.due.timestamp())]

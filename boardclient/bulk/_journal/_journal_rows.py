@@ -8,45 +8,51 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient._interface import _fields
 from boardclient.bulk._content import Content, IdSet
-from boardclient.bulk._journal._file import FORMAT, JournalFile
+from boardclient.bulk._journal._file import JOB, JournalFile
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
+from boardclient.store._by_hand import named
+from boardclient.store._rows import DONE
 
 T = TypeVar("T")
 
 Decision: TypeAlias = "tuple[int, Outcome | None]"
 """What the file has of a row: its number, and its outcome, None if the row was logged to be sent."""
-Note: TypeAlias = tuple[int, RowState, "str | None"]
+Note: TypeAlias = tuple[int, RowState, str]
 """The outcome of a row as it is stored: its number, its state, and the card's id if it is done, otherwise the reason."""
 
 _AT_ONCE: Final = 128
-"""How many rows a statement takes. Each gives up the GIL, and the event loop's thread may keep it for 5 ms
-(`sys.getswitchinterval`). A row has at most four parameters, of which old SQLite versions allow 999
-(https://www.sqlite.org/limits.html, section 9)."""
-
+"""How many rows a statement finds. Each gives up the GIL, and the event loop's thread may keep it for 5 ms
+(`sys.getswitchinterval`)."""
+_ROW: Final = "SELECT r.ref, r.seq, r.content, coalesce(o.state, 'logged'), o.detail"
 _FIND: Final = (
-    "SELECT key, seq, content, run, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq) WHERE key IN"
+    f"{_ROW} FROM boardclient_rows AS r LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq WHERE r.job = {JOB} AND r.ref IN"
 )
 _FIND_BY_CONTENT: Final = (
-    "SELECT rows.key, seq, rows.content, run, coalesce(state, 'logged'), detail FROM temp.earlier AS e"
-    " CROSS JOIN rows USING (seq) LEFT JOIN outcomes USING (seq)"
-    " WHERE coalesce(state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
+    f"{_ROW} FROM temp.earlier AS e CROSS JOIN boardclient_rows AS r ON r.seq = e.seq"
+    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+    " WHERE coalesce(o.state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
 )
 _DOUBTS: Final = (
-    "SELECT seq, coalesce(first, seq), content FROM rows LEFT JOIN first_numbers USING (seq) LEFT JOIN outcomes USING (seq)"
-    " WHERE run < ? AND coalesce(state, 'logged') IN ('logged', 'unknown') ORDER BY seq"
+    "SELECT r.seq, coalesce(r.marker, r.seq) AS number, r.content FROM boardclient_rows AS r"
+    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
+    " WHERE r.seq <= ? AND coalesce(o.state, 'logged') IN ('logged', 'unknown') ORDER BY r.seq"
 )
-BASELINE: Final = "SELECT card_id FROM baseline"
-DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
-_DISOWN: Final = "DELETE FROM baseline WHERE card_id IN (SELECT detail FROM outcomes WHERE state = 'done')"
+_MARKERS: Final = "SELECT seq, marker FROM boardclient_rows WHERE marker IS NOT NULL"
+_ADD_ROWS: Final = "INSERT INTO boardclient_rows"
+_COLUMNS: Final = (("seq", int), ("job", str(JOB)), ("ref", str), ("content", str))
+_ADD_OUTCOMES: Final = "INSERT INTO boardclient_outcomes"
+_REPLACE: Final = "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at"
+_NAME: Final = "ON CONFLICT (seq) DO UPDATE SET resembling = excluded.resembling"
 _FIELDS: Final = ("name", "list", "description", "due date", "position")
 """The words for what a stored content holds, in its order."""
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
@@ -58,7 +64,6 @@ class _Known(NamedTuple):
     key: RowKey
     seq: int
     content: str
-    run: int
     state: RowState
     detail: str | None
 
@@ -68,9 +73,7 @@ class JournalRows:
 
     def __init__(self, file: JournalFile, total: int | None = None, *, is_rehearsal: bool = False) -> None:
         self.journal = file
-        self.run = file.meta.runs + 1
-        self.baseline = file.meta.baseline
-        self.last = file.last
+        self.last = self._last_before = file.last
         """The number of the last row that was logged, or 0."""
         self.is_new = not file.was_sent
         """Whether no row was sent before this run."""
@@ -81,19 +84,14 @@ class JournalRows:
         """Of each row of earlier runs, whether the input of this run has reached it."""
         self._knows_contents = False
         """Whether rows of earlier runs can be found by their content."""
-        with file.transaction():
-            file.set_meta("runs", self.run)
-            file.set_meta("path", str(file.path))
-            file.set_meta("inode", file.path.stat().st_ino)
-            file.set_meta("total", total)
-            file.connection.execute(f"PRAGMA user_version = {FORMAT}")
-        file.runs = self.run
-        self.first: dict[int, int] = dict(file.connection.execute("SELECT seq, first FROM first_numbers"))
+        file.begin_run(total)
+        self._outcome = (("seq", int), ("job", str(JOB)), ("state", str), ("detail", str), ("at", str(file.runs)))
+        self.first: dict[int, int] = dict(file.connection.each(_MARKERS))
         """The first numbers of rows that have got another one since."""
-        self.done = IdSet(self.ids(DONE))
+        self.done = IdSet(self.confirmed())
         """The cards of rows of earlier runs."""
         if not is_rehearsal:
-            file.lock.begin(file.meta.secret, self.run, self.last)
+            file.lock.begin(file.meta.secret, file.runs, self.last)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], total: int | None = None) -> Self:
@@ -116,6 +114,8 @@ class JournalRows:
         keys, contents = [key for key, _ in entries], [content_text(draft) for _, draft in entries]
         with self.journal.transaction():
             self._record(outcomes)
+            if not self._last_before and (decisions := self._log_first(keys, contents)) is not None:
+                return decisions
             known = self._find(keys, contents)
             # Rarely any row is known: a run has given each a key of its own.
             refusal = self._refusal(keys, contents, known) if known or len(set(keys)) < len(keys) else None
@@ -130,17 +130,19 @@ class JournalRows:
             return [self._renumber(seq, content_text(draft)) for seq, draft in rows]
 
     def record(self, outcomes: Sequence[Note], resembling: Sequence[tuple[int, str]] = ()) -> None:
-        """Record outcomes, of which the last counts, and cards that may be rows'."""
+        """Record outcomes, of which the last counts, and cards that may be those of rows in doubt."""
+        columns = (*self._outcome[:2], ("state", "'unknown'"), ("detail", "''"), self._outcome[-1], ("resembling", str))
         with self.journal.transaction():
             self._record(outcomes)
-            self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
+            self._connection.insert(_ADD_OUTCOMES, columns, resembling, _NAME)
 
     def record_adopted(self, outcomes: Sequence[Note]) -> None:
         """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own."""
         with self.journal.transaction():
             self._record(outcomes)
-            self._connection.executemany("UPDATE rows SET run = 0 WHERE seq = ?", [(seq,) for seq, _, _ in outcomes])
-            self._connection.executemany("DELETE FROM baseline WHERE card_id = ?", [(card_id,) for _, _, card_id in outcomes])
+            own = [seq for seq, _, _ in outcomes]
+            self._connection.run("UPDATE boardclient_outcomes SET at = 0 WHERE seq {in ?}", own)
+            self.journal.disown({card_id for _, _, card_id in outcomes})
 
     def finish(self, outcomes: Sequence[Note], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
@@ -156,30 +158,26 @@ class JournalRows:
 
         The cards of rows that were adopted are left out.
         """
-        ordered = sorted({storable(card_id) for card_id in card_ids})
         with self.journal.transaction():
-            self._insert("INSERT OR IGNORE INTO baseline (card_id)", [(card_id,) for card_id in ordered])
-            self._connection.execute(_DISOWN)
-            (self.baseline,) = self._connection.execute("SELECT count(*) FROM baseline").fetchone()
-            self.journal.set_meta("baseline", self.baseline)
+            self.journal.set_baseline({storable(card_id) for card_id in card_ids})
 
     def record_shown(self, fields: set[str]) -> None:
         """Store fields that a response has shown of a card."""
         self.shown |= fields
         with self.journal.transaction():
-            self.journal.set_meta("shown", " ".join(sorted(self.shown)))
+            self.journal.set_meta(shown=" ".join(sorted(self.shown)))
 
-    def ids(self, statement: str) -> Generator[str, None, None]:
-        """Yield the identifiers that a statement selects."""
+    def confirmed(self) -> Generator[str, None, None]:
+        """Yield the cards of rows."""
         with self.journal.guarded():
-            for (card_id,) in self._connection.execute(statement):
+            for (card_id,) in self._connection.each(DONE, JOB):
                 yield card_id
 
     def doubts(self) -> list[Doubt]:
         """Return the rows in doubt that the input of this run has not reached."""
         with self.journal.guarded():
-            rows = self._connection.execute(_DOUBTS, (self.run,)).fetchall()
-        return [Doubt(first, read_content(content)) for seq, first, content in rows if not self._seen[seq]]
+            rows = self._connection.fetch(_DOUBTS, self._last_before)
+        return [Doubt(row.number, read_content(row.content)) for row in rows if not self._seen[row.seq]]
 
     # --- rows
 
@@ -195,15 +193,16 @@ class JournalRows:
     def _find_moved(self, rows: Sequence[tuple[RowKey, str]], known: dict[RowKey, _Known]) -> None:
         """Find rows of earlier runs that have another key now, by their content."""
         if not self._knows_contents:
-            self._connection.create_function("hash", 1, hash, deterministic=True)
-            self._connection.execute("CREATE TEMP TABLE earlier AS SELECT hash(content) AS content, seq FROM rows ORDER BY 1, 2")
-            self._connection.execute("CREATE INDEX temp.by_content ON earlier (content)")
+            self._connection.raw.create_function("hash", 1, hash, deterministic=True)
+            hashes = "SELECT hash(content) AS content, seq FROM boardclient_rows ORDER BY 1, 2"
+            self._connection.run(f"CREATE TEMP TABLE earlier AS {hashes}")
+            self._connection.run("CREATE INDEX temp.by_content ON earlier (content)")
             self._knows_contents = True
         unmoved = {key for key, text in rows if key in known and known[key].content == text}
         found: dict[str, list[_Known]] = {}
         for values in self._select(_FIND_BY_CONTENT, list({hash(text) for key, text in rows if key not in unmoved})):
             row = _Known(*values)
-            if row.run < self.run and not self._seen[row.seq] and row.key not in unmoved:
+            if self._is_ahead(row) and row.key not in unmoved:
                 found.setdefault(row.content, []).append(row)
         for equal in found.values():  # equal rows keep their order
             equal.sort(key=lambda row: (isinstance(row.key, str), row.key))
@@ -215,12 +214,16 @@ class JournalRows:
                 if own is not None:  # the two rows exchange their positions
                     known[row.key] = own._replace(key=row.key)
 
+    def _is_ahead(self, row: _Known) -> bool:
+        """Return True if a row is of an earlier run, and the input of this one has not reached it."""
+        return row.seq <= self._last_before and not self._seen[row.seq]
+
     def _refusal(self, keys: Sequence[RowKey], contents: Sequence[str], known: Mapping[RowKey, _Known]) -> str | None:
         """Return why the rows can't be accepted, or None if they can."""
         seen: set[RowKey] = set()
         for key, content in zip(keys, contents, strict=True):
             row = known.get(key)
-            if key in seen or (row is not None and (row.run == self.run or self._seen[row.seq])):
+            if key in seen or (row is not None and not self._is_ahead(row)):
                 return f"{named(key)} comes twice in the input: give each row a reference of its own"
             if row is not None and row.content != content and row.state in _UNCHANGEABLE:
                 hint = "" if isinstance(key, str) else "; without references, a row that was inserted shifts those behind it"
@@ -236,18 +239,28 @@ class JournalRows:
             seen.add(key)
         return None
 
+    def _log_first(self, keys: Sequence[RowKey], contents: Sequence[str]) -> list[Decision] | None:
+        """Log rows of a first run, which the file can't have, without a look at it. Return None if a key comes twice."""
+        before = self.last
+        try:
+            return self._log(keys, contents, {})
+        except sqlite3.IntegrityError:
+            self._connection.run("DELETE FROM boardclient_rows WHERE seq > ?", before)
+            self.last = before
+            return None
+
     def _log(self, keys: Sequence[RowKey], contents: Sequence[str], known: Mapping[RowKey, _Known]) -> list[Decision]:
         """Log the rows to be sent, within the transaction that looked them up, and return the decisions."""
         decisions: list[Decision] = []
-        new: list[tuple[int, RowKey, str, int]] = []
+        new: list[tuple[int, RowKey, str]] = []
         for key, content in zip(keys, contents, strict=True):
             if key in known:
                 decisions.append(self._log_again(key, content, known[key]))
             else:
                 self.last += 1
-                new.append((self.last, key, content, self.run))
+                new.append((self.last, key, content))
                 decisions.append((self.last, None))
-        self._insert("INSERT INTO rows (seq, key, content, run)", new)
+        self._connection.insert(_ADD_ROWS, _COLUMNS, new)
         return decisions
 
     def _log_again(self, key: RowKey, content: str, row: _Known) -> Decision:
@@ -255,9 +268,8 @@ class JournalRows:
         self._seen[row.seq] = True
         if row.key != key:
             # A row that was not created may have this key. The two exchange their keys, each of which is unique at any time.
-            self._connection.execute("UPDATE rows SET key = -1 WHERE key = ?", (key,))
-            self._connection.execute("UPDATE rows SET key = ? WHERE seq = ?", (key, row.seq))
-            self._connection.execute("UPDATE rows SET key = ? WHERE key = -1", (row.key,))
+            for new, old in ((-1, key), (key, row.key), (row.key, -1)):
+                self._connection.run("UPDATE boardclient_rows SET ref = ? WHERE job = ? AND ref = ?", new, JOB, old)
         if row.state in _UNCHANGEABLE or row.state == "failed":
             return row.seq, Outcome(row.state, row.detail or "")
         # What was deleted may be listed for a while, with the marker of the row.
@@ -266,30 +278,24 @@ class JournalRows:
     def _renumber(self, seq: int, content: str, *, keeps_marker: bool = True) -> int:
         """Give a row that is sent again a new number, as the mark expects."""
         self.last += 1
-        values = (self.last, content, self.run, seq)
-        self._connection.execute("UPDATE rows SET seq = ?, content = ?, run = ? WHERE seq = ?", values)
-        self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (seq,))
-        self._connection.execute("DELETE FROM first_numbers WHERE seq = ?", (seq,))
-        first = self.first.pop(seq, seq)
-        self.first[self.last] = first if keeps_marker else self.last
-        self._connection.execute("INSERT INTO first_numbers VALUES (?, ?)", (self.last, self.first[self.last]))
+        first = self.first.pop(seq, seq) if keeps_marker else None
+        statement = "UPDATE boardclient_rows SET seq = ?, content = ?, marker = ? WHERE seq = ?"
+        self._connection.run(statement, self.last, content, first, seq)
+        # That of a card which was deleted stays: a listing may still show it.
+        self._connection.run("DELETE FROM boardclient_outcomes WHERE seq = ? AND state <> 'undone'", seq)
+        if first is not None:
+            self.first[self.last] = first
         return self.last
 
     def _record(self, outcomes: Sequence[Note]) -> None:
-        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
+        self._connection.insert(_ADD_OUTCOMES, self._outcome, outcomes, _REPLACE)
 
     # --- statements
-
-    def _insert(self, head: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """Insert tuples. `head` is the statement up to VALUES."""
-        for part in _parts(rows):
-            group = f"({','.join('?' * len(part[0]))})"
-            self._connection.execute(f"{head} VALUES {','.join([group] * len(part))}", list(chain.from_iterable(part)))
 
     def _select(self, head: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         """Run a statement that ends in IN with the values, and yield the rows."""
         for part in _parts(values):
-            yield from self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+            yield from self._connection.fetch(f"{head} ({','.join('?' * len(part))})", *part)
 
 
 def _may_be_another(key: RowKey, content: str, row: _Known | None) -> bool:
@@ -324,7 +330,3 @@ def read_content(text: str) -> Content:
 
 def storable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
-def named(key: RowKey) -> str:
-    return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"
