@@ -109,6 +109,7 @@ class BulkReport:
         already: The number of cards that earlier runs with the same journal had created.
         failed: The number of cards that were not created.
         unknown: The number of cards that may exist.
+        missing: The number of rows that were announced, by `open_job(rows=…)`, and never came to the ledger.
         seconds: The time from the start to the latest result.
         rate: Cards created per second.
         requests: The number of requests that were sent to create cards, including repeated ones.
@@ -125,6 +126,7 @@ class BulkReport:
     already: int = 0
     failed: int = 0
     unknown: int = 0
+    missing: int = 0
     seconds: float = 0.0
     rate: float = 0.0
     requests: int = 0
@@ -141,11 +143,16 @@ class BulkReport:
 
         Raises:
             ExceptionGroup: some rows failed or are unknown. It holds a `BoardClientError` for each of `problems`.
+            BoardClientError: none failed, and rows that were announced are missing.
         """
         if errors := [copy.copy(result.error) for result in self.problems if result.error is not None]:
             for error, result in zip(errors, self.problems, strict=True):
                 error.add_note(f"{_row_name(result)}: {result.draft.name!a:.80}")
             raise ExceptionGroup(self.problem_summary, errors)
+        if self.missing:
+            raise BoardClientError(
+                f"{self.missing:,} of the rows that were announced never came to the ledger: deliver them again"
+            )
 
     def _repr_html_(self) -> str:
         """Return a table of the counts and the first problems, for notebooks."""

@@ -47,10 +47,12 @@ class Job:
         name: The name of the job in the ledger.
         board_id: The board of all rows.
         parts: The numbers of the parts to pass to `import_part`, `()` if its rows come in batches.
-        rows: The number of rows that the job had when it was planned.
+        rows: The number of rows that the job had when it was planned, or that `open_job(rows=…)` has announced.
         already: How many of them had a card by then.
         since: Not used any more.
         account: The account that creates the cards, None for that of the environment.
+        requests: How many requests to create cards had been sent by then.
+        rejected: How many of those were refused with status 429.
         planned_at: When it was planned, on the clock of the database.
     """
 
@@ -62,7 +64,8 @@ class Job:
     already: int = 0
     since: int = 0
     account: str | None = None
-    # Not compared, since the same call plans the same job at another time.
+    requests: int = attrs.field(default=0, eq=False)
+    rejected: int = attrs.field(default=0, eq=False)
     planned_at: float = attrs.field(default=0.0, eq=False)
 
 
@@ -155,6 +158,7 @@ async def open_job(
     account: str | None = None,
     marker: bool = True,
     settle: float | None = None,
+    rows: int | None = None,
 ) -> Job:
     """Open a job whose rows come in batches, for `import_batch`. The same arguments open the same job.
 
@@ -167,13 +171,16 @@ async def open_job(
         account: The account that creates the cards, None for that of the environment.
         marker: As in `plan`.
         settle: As in `create_many`. It may differ from call to call.
+        rows: How many rows the job has in all. `reconcile` compares it with those that came: see
+            `BulkReport.missing`. None (default): what an earlier call has said.
 
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has another board, account or marker under this name.
     """
-    job, options = new_job(board_id, ledger, name, account, marker=marker, settle=settle)
+    check_count(rows, "rows")
+    job, options = new_job(board_id, ledger, name, account, marker=marker, settle=settle, rows=rows)
     async with aclosing(Database(ledger)) as database:
         await database.create(LEDGER)
         return (await enter_job(database, job, options, takes_batches=True))[0]
@@ -187,9 +194,10 @@ def new_job(
     *,
     marker: bool = True,
     settle: float | None = None,
+    rows: int | None = None,
 ) -> tuple[Job, str]:
     """Return a job to enter, and its options as they are stored."""
-    return _job(ledger, board_id, account, name), _options(marker, settle)
+    return _job(ledger, board_id, account, name), _options(marker, settle, rows)
 
 
 async def enter_job(database: Database, job: Job, options: str, *, takes_batches: bool = False) -> tuple[Job, int]:
@@ -209,11 +217,8 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
             job = attrs.evolve(job, name=earlier)
     find = "SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?"
     known = connection.one(find, job.name)
-    given = json.loads(options)
-    # A job keeps the marker that it was planned with: the cards of its earlier rows show it, or lack it.
-    if given["marker"] is None:
-        given["marker"] = known is None or json.loads(known.options)["marker"]
-    options = json.dumps(given)
+    given = _completed(options, "{}" if known is None else known.options)
+    options, job = json.dumps(given), attrs.evolve(job, rows=given["rows"] or 0)
     if known is None:
         connection.run(
             "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?)"
@@ -239,6 +244,16 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
     return job, int(known.job)
 
 
+def _completed(options: str, stored: str) -> dict[str, Any]:
+    """Return the options of a call, with those stored that it does not give. `settle` may differ from call to call."""
+    given, before = json.loads(options), json.loads(stored)
+    # A job keeps the marker that it was planned with: the cards of its earlier rows show it, or lack it.
+    for name, otherwise in (("marker", True), ("rows", None)):
+        if given[name] is None:
+            given[name] = before.get(name, otherwise)
+    return dict(given)
+
+
 def _default_name(board_id: str, account: str | None) -> str:
     return f"board {board_id}" + (f", account {account}" if account else "")
 
@@ -251,11 +266,11 @@ def _job(ledger: str | os.PathLike[str], board_id: str, account: str | None, nam
     return Job(ledger=ledger, name=name, board_id=board_id, account=account)
 
 
-def _options(marker: bool | None, settle: float | None) -> str:
+def _options(marker: bool | None, settle: float | None, rows: int | None = None) -> str:
     if not isinstance(marker, bool | None):
         raise TypeError(f"marker must be True or False, not {type(marker).__name__}")
     check_settle(settle)
-    return json.dumps({"marker": marker, "settle": settle})
+    return json.dumps({"marker": marker, "settle": settle, "rows": rows})
 
 
 def _size(rows: Iterable[object], parts: int | None) -> int:
@@ -326,7 +341,8 @@ class _Planned:
         statement = "UPDATE boardclient_jobs SET digest = ?, planned = ?, audit = ? WHERE job = ?"
         connection.run(statement, digest, self.parts, audit, number)
         found = connection.one(
-            "SELECT coalesce(sum(p.size), 0) AS size, {clock} AS now,"
+            "SELECT coalesce(sum(p.size), 0) AS size, coalesce(sum(p.requests), 0) AS requests,"
+            " coalesce(sum(p.rejected), 0) AS rejected, {clock} AS now,"
             " (SELECT count(*) FROM boardclient_outcomes WHERE job = ? AND state = 'done') AS done"
             " FROM boardclient_parts AS p WHERE p.job = ?",
             number,
@@ -336,7 +352,9 @@ class _Planned:
         # Also a plan without rows has a part, since engines map a task over the parts, and one of them ends the job.
         parts = tuple(range(self.parts)) or (CLOSING,)
         rows, done = int(found.size), int(found.done)
-        return attrs.evolve(self.job, parts=parts, rows=rows, already=done, planned_at=float(found.now))
+        sent, rejected = int(found.requests), int(found.rejected)
+        job = attrs.evolve(self.job, parts=parts, rows=rows, already=done, requests=sent, rejected=rejected)
+        return attrs.evolve(job, planned_at=float(found.now))
 
 
 async def _plan(

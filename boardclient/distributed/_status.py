@@ -98,7 +98,11 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     )
 
     def read(connection: Connection) -> tuple[Any, Mapping[int, Mapping[str, int]], list[Any]]:
-        audits = connection.fetch("SELECT audit FROM boardclient_jobs WHERE job {in ?}", numbers)
+        audits = connection.fetch(
+            "SELECT j.audit, j.options, (SELECT coalesce(sum(p.size), 0) FROM boardclient_parts AS p WHERE p.job = j.job) AS size"
+            " FROM boardclient_jobs AS j WHERE j.job {in ?}",
+            numbers,
+        )
         return connection.one(statement, planned_at, numbers), _open_counts(connection, numbers), audits
 
     async with of_ledger(ledger, name) as (database, found_jobs):
@@ -117,10 +121,11 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         already=min(already, counts["done"]),
         failed=counts["failed"],
         unknown=counts["in_doubt"],
+        missing=sum(max(0, (json.loads(one.options).get("rows") or 0) - int(one.size)) for one in stored),
         seconds=seconds,
         rate=created / seconds if seconds else 0.0,
-        requests=int(found.requests),
-        rejected=int(found.rejected),
+        requests=max(0, int(found.requests) - sum(job.requests for job in given)),
+        rejected=max(0, int(found.rejected) - sum(job.rejected for job in given)),
         audit=audit,
         audit_error=audit_error,
         probes=probes,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -84,7 +85,7 @@ def import_part_now(job: Job, part: int, **options: Any) -> None:
     """Create the cards of a part, as `import_part` does, from a plain function.
 
     Raises:
-        RuntimeError: an event loop runs in this thread.
+        RuntimeError: an event loop runs in this thread, or gevent or eventlet has replaced the threads of this process.
     """
     _now(import_part, job, part, **options)
 
@@ -93,14 +94,25 @@ def import_batch_now(job: Job, key: str | None, rows: Iterable[DraftLike], **opt
     """Create the cards of a batch once, as `import_batch` does, from a plain function.
 
     Raises:
-        RuntimeError: an event loop runs in this thread.
+        RuntimeError: an event loop runs in this thread, or gevent or eventlet has replaced the threads of this process.
     """
     return _now(import_batch, job, key, rows, **options)
 
 
+_PATCHES: Final = (("gevent", "monkey", "is_module_patched"), ("eventlet", "patcher", "is_monkey_patched"))
+"""What replaces the threads of a process, and the module and the function that tell so."""
+
+
 def _now(work: Callable[..., Coroutine[Any, Any, R]], *given: Any, **options: Any) -> R:
+    name = work.__name__
+    for package, module, asks in _PATCHES:
+        patching = sys.modules.get(f"{package}.{module}")
+        if patching is not None and any(getattr(patching, asks)(kind) for kind in ("thread", "threading")):
+            raise RuntimeError(
+                f"{name}_now needs threads, and {package} has replaced those of this process: run its tasks in processes or"
+                " threads, with Celery by -P prefork or -P threads"
+            )
     if asyncio._get_running_loop() is not None:
-        name = work.__name__
         raise RuntimeError(f"{name}_now can't run where an event loop runs: await {name}(…) instead")
     return run_here(work(*given, **options))
 

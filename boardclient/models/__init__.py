@@ -359,7 +359,7 @@ def in_utc(value: object, name: str) -> datetime:
     try:
         if value.utcoffset() is not None:
             return value.astimezone(UTC)
-        problem = "must be timezone-aware"
+        problem = 'must be timezone-aware: say which zone it is in, as by .replace(tzinfo=ZoneInfo("Europe/Berlin"))'
     except OverflowError:
         problem = "lies outside the years that UTC can express"
     except Exception as error:  # a subclass or a tzinfo may raise anything

@@ -385,3 +385,21 @@ def test_a_creation_of_unknown_effect_names_the_page_that_helps(cli, board_servi
     assert code == 1
     assert "the service may have done it: check before you send it again (docs/errors.md)" in err
     assert "board_id" not in err
+
+
+def test_a_card_that_may_exist_is_announced_by_its_cause(cli, board_service: BoardService, board, monkeypatch) -> None:
+    """A status is named, and no response that was lost. A card that can't be read now is shown by its identifier, with why."""
+    real = Cards.create
+    monkeypatch.setattr(Cards, "create", lambda *args, **options: real(*args, **options, settle=0.1))
+    line = ("card", "create", "A", "--list", "To Do", "--board", board.board, "--reference", "r1")
+    board_service.faults.add(board_service.faults.status(503, commit=True), "cards.create", call=1)
+    code, out, err = cli(*line)
+    (card_id,) = board_service.rules.cards
+    assert (code, fields(out)["id"]) == (0, card_id)
+    assert re.fullmatch(r"the service responded with 503: the board is read at \d\d:\d\d:\d\d to find the card\n", err)
+    board_service.faults.add(board_service.faults.status(403), "cards.get")
+    code, out, err = cli(*line)
+    assert (code, fields(out)["id"]) == (0, card_id)
+    assert fields(out)["problem"].startswith("the card exists, and can't be read now: GET ")
+    code, out, err = cli(*line, "--json")
+    assert (code, "can't be read now" in json.loads(out)["problem"]) == (0, True)

@@ -1,4 +1,4 @@
-"""Single cards: each call has an end, and says what became of its card."""
+"""Ends: each call for a card has one, and says what became of it. What never arrives is noticed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import copy
 import pickle
 import shlex
 import sys
+import types
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -16,8 +18,18 @@ from batch_world import World, counts
 from batch_world import world as world
 from waiting import SECONDS
 
-from boardclient import ApiError, Card, CardDraft, NotFoundError, PermissionDeniedError
-from boardclient.distributed import open_job, reconcile, resolve
+from boardclient import ApiError, Card, CardDraft, JournalError, NotFoundError, PermissionDeniedError
+from boardclient.distributed import (
+    Job,
+    import_batch_now,
+    import_part,
+    import_part_now,
+    open_job,
+    plan,
+    reconcile,
+    report,
+    resolve,
+)
 from boardclient.errors import BoardClientError, Effect
 from boardclient.store._database import Database
 from boardclient.testing import BoardService, faults
@@ -29,6 +41,7 @@ async def test_the_card_of_a_reference_is_given_up_in_time_and_goes_on_later(wor
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
     world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
     loop = asyncio.get_running_loop()
+    await lose(world, "t1")
     world.session = world.session.with_options(timeout=0.3)
     for patience in (None, 0.2):
         began = loop.time()
@@ -47,8 +60,7 @@ async def test_the_card_of_a_reference_is_given_up_in_time_and_goes_on_later(wor
 async def test_what_is_left_of_settle_is_waited_for_by_the_next_call(world: World) -> None:
     """It counts from the end of the request, however many calls have given up since, and `retry_at` is that moment."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
-    row = CardDraft("Fix the login", world.list_id, reference="t1")
-    await world.deliver(await open_job(world.board_id, world.ledger), None, [row])
+    await lose(world, "t1")
     for seconds in (90.0, 40.0):
         for _ in range(2):
             with pytest.raises(BoardClientError) as caught:
@@ -59,6 +71,13 @@ async def test_what_is_left_of_settle_is_waited_for_by_the_next_call(world: Worl
         await passed(world, 50.0)
     assert (await world.create("Fix the login", "t1", settle=90.0)).name == "Fix the login"
     assert world.sent == 1
+
+
+async def lose(world: World, reference: str) -> None:
+    """Send the card of a reference, however long that takes. Its response does not come."""
+    row = CardDraft("Fix the login", world.list_id, reference=reference)
+    found = await world.deliver(await open_job(world.board_id, world.ledger), None, [row])
+    assert found.unknown == 1
 
 
 async def passed(world: World, seconds: float) -> None:
@@ -83,7 +102,8 @@ async def test_a_single_card_is_given_up_in_time(world: World) -> None:
     world.service.faults.add(faults.status(500), "boards.cards", call=range(reads + 2, 1000))
     with pytest.raises(BoardClientError) as caught:
         await session.cards.create("Card", **options)
-    assert (caught.value.effect, caught.value.retry_at is not None) == (Effect.UNKNOWN, True)
+    assert caught.value.effect is (Effect.UNKNOWN if world.sent else Effect.NOT_SENT)
+    assert caught.value.retry_at is not None
 
 
 async def test_the_card_of_a_reference_that_was_deleted_is_named(world: World) -> None:
@@ -102,6 +122,7 @@ async def test_the_error_of_a_card_in_doubt_says_why_and_how_it_is_settled(world
     """It has the status, and the command that settles the row, which may be pasted. Another call helps if the board is read."""
     world.service.faults.add(faults.status(503, commit=True), "cards.create", call=1)
     world.service.faults.add(faults.status(500), "boards.cards", call=range(2, 1000))
+    await lose(world, "ticket 4711")
     session, world.session = world.session, world.session.with_options(timeout=0.1)
     for reference in ("ticket 4711", "ticket 4711"):
         with pytest.raises(BoardClientError, match=r"status 503 from .*; whether the card exists is not known") as caught:
@@ -144,8 +165,8 @@ async def test_the_error_of_a_row_says_how_it_is_settled(world: World) -> None:
     world.service.faults.add(faults.status(503), "cards.create", call=[3, 4])
     found = await world.deliver(job, "lost", rows)
     settled = await reconcile(job, session=world.session, probe=False)
-    for report in (found, settled):
-        for result, named in zip(report.problems, ("--reference=17", "--position 3"), strict=True):
+    for told in (found, settled):
+        for result, named in zip(told.problems, ("--reference=17", "--position 3"), strict=True):
             assert "status 503 from " in str(result.error)
             assert "reconciling the job looks for it again; by hand, " in str(result.error)
             assert f"--job '{job.name}' {named} --card CARD_ID`, or `--absent`" in str(result.error)
@@ -191,3 +212,58 @@ class LostAndChanged:
         for card in self.service.rules.cards.values():
             card.name, card.desc = f"{card.name} today", "now"
         stage.abort()
+
+
+# --- what never arrives
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_rows_that_were_announced_and_never_came_are_noticed(world: World) -> None:
+    """The number stays, in each later call that opens the job. Rows that came twice count once."""
+    job, rows = await world.open(name="May", rows=8), world.drafts(8)
+    assert job.rows == 8
+    for arrived in (rows[:3], rows[:3]):
+        await world.deliver(job, None, arrived)
+    opened = await world.open(name="May")
+    assert opened.rows == 8
+    found = await reconcile(opened, session=world.session)
+    assert (found.created, found.missing) == (3, 5)
+    with pytest.raises(BoardClientError, match="5 of the rows that were announced never came to the ledger"):
+        found.raise_for_problems()
+    await world.deliver(job, None, rows)
+    found = await reconcile(opened, session=world.session)
+    assert (found.created, found.missing) == (8, 0)
+    found.raise_for_problems()
+    assert (await world.open(name="other")).rows == 0
+    with pytest.raises(ValueError, match="rows must be"):
+        await world.open(name="May", rows=0)
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "asks"), [("gevent", "monkey", "is_module_patched"), ("eventlet", "patcher", "is_monkey_patched")]
+)
+def test_a_plain_call_says_where_it_can_not_work(package: str, module: str, asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where threads are replaced, rows would be missing and nobody told. A package that replaces nothing is no harm."""
+    patched = ["socket"]
+    fake = types.SimpleNamespace(**{asks: lambda kind: kind in patched})
+    monkeypatch.setitem(sys.modules, f"{package}.{module}", fake)
+    job = Job(ledger="missing.ledger", name="n", board_id="b")
+    with pytest.raises(JournalError):
+        import_batch_now(job, "k", [])
+    patched.append("thread")
+    for call in (partial(import_batch_now, job, "k", []), partial(import_part_now, job, -1)):
+        with pytest.raises(RuntimeError, match=f"_now needs threads, and {package} has replaced those of this process"):
+            call()
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_the_report_of_a_job_that_is_resumed_counts_the_requests_since(world: World) -> None:
+    """As it tells the cards that were created since from earlier ones. The report of a ledger counts all."""
+    rows = world.drafts(6)
+    world.service.faults.add(faults.status(400), "cards.create", call=2)
+    for counted in ((5, 0, 1, 0, 6), (1, 5, 0, 0, 1)):
+        job = await plan(rows, world.board_id, world.ledger, settle=0.1)
+        await import_part(job, 0, session=world.session)
+        found = await report(job)
+        assert (*counts(found), found.requests) == counted
+    assert (await report(world.ledger)).requests == world.sent == 7

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.client import Client
 
+from boardclient import BoardClientError, Effect, JournalError
 from boardclient.integrations.mcp import make_server
+from boardclient.integrations.mcp._results import Advice, of_error
 from boardclient.testing import BoardService, SeededBoard, faults
 
 _TOOLS = {
@@ -148,3 +151,31 @@ async def test_another_card_under_a_reference_needs_another_reference(
         del service.rules.cards[made]
         gone = await agent.call("create_card")
         assert "error" not in gone or "new reference" in gone["next_step"], gone
+
+
+async def test_a_card_that_can_not_be_read_now_is_no_reason_for_another(
+    service: BoardService, right: dict[str, str], tmp_path: Path
+) -> None:
+    """The tool gives its identifier, and says why the rest is not known."""
+    async with (
+        service.session(timeout=2, retry=None) as session,
+        Client(make_server(session, tmp_path / "l", settle=0.01)) as client,
+    ):
+        agent = Agent(client, right)
+        made = (await agent.call("create_card"))["card"]["id"]
+        service.faults.add(faults.status(403), "cards.get")
+        found = await agent.call("create_card")
+        assert (found["effect"], found["card"]) == ("done", {"id": made})
+        assert "status 403" in found["problem"]
+        assert "exists, but can't be read now" in found["next_step"]
+
+
+def test_a_person_decides_between_candidates() -> None:
+    """No further call of the agent can, and one that another call delays is made again."""
+    error = BoardClientError("it may exist", Effect.UNKNOWN)
+    error.candidates = ("c1",)
+    advice = Advice(not_found="")
+    assert "settle it by the command that the error names. Tell the user" in of_error(error, advice, 1)["next_step"]
+    held = JournalError("another worker has the row")
+    held.retry_at = datetime(2027, 1, 2, tzinfo=UTC)
+    assert of_error(held, advice, 1)["next_step"] == "Repeat the call with the same arguments after 2027-01-02T00:00:00+00:00."

@@ -170,14 +170,14 @@ def _note_of_doubt() -> Callable[[Event], None]:
     from boardclient.events import BulkProgress, ResponseReceived
 
     note_once = functools.cache(note)
-    causes = ["an earlier call has sent the card, and ended before the response came"]
+    causes = ["an earlier call has sent the card"]
 
     def tell(event: Event) -> None:
         if isinstance(event, ResponseReceived) and event.effect is Effect.UNKNOWN and event.operation == "cards.create":
-            causes.append(event.why)
+            causes.append("the response was lost" if event.status is None else f"the service responded with {event.status}")
         elif isinstance(event, BulkProgress) and event.wait_ends_at is not None and event.in_doubt:
             until = f"{event.wait_ends_at.astimezone():%H:%M:%S}"
-            note_once(f"the card may exist ({causes[-1]}): the board is read at {until} to find it")
+            note_once(f"{causes[-1]}: the board is read at {until} to find the card")
 
     return tell
 
