@@ -102,6 +102,16 @@ def test_a_user_signs_in_and_out(client: TestClient, service: BoardService) -> N
     assert client.get("/logout").status_code == 405
 
 
+def test_the_browser_forgets_the_boards_with_the_log_out(client: TestClient, service: BoardService) -> None:
+    """The next user of the browser, or who looks into it, does not learn which boards were opened."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    client.get(f"/boards/{board.id}")
+    assert client.cookies.get("boards")
+    client.post("/logout")
+    assert client.cookies.get("boards") is None
+
+
 def test_a_board_is_a_page_or_json(client: TestClient, service: BoardService) -> None:
     board = service.seed({"To Do": ["Book <b>the</b> hall", "Invite"], "Done": ["Plan"]})
     sign_in(client, service)

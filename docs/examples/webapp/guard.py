@@ -13,10 +13,14 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+FORGET_BOARDS = "boards=; Max-Age=0; Path=/; HttpOnly; SameSite=Lax"
 
 
 class Guard:
-    """Add `HEADERS` to every response, and refuse bodies above `LARGEST_BYTES` while they arrive."""
+    """Add `HEADERS` to every response, and refuse bodies above `LARGEST_BYTES` while they arrive.
+
+    With the log-out the browser forgets the boards that the user has opened.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -38,7 +42,10 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if (scope["method"], scope["path"], message["status"]) == ("POST", "/logout", 303):
+                    headers.append("Set-Cookie", FORGET_BOARDS)
             await send(message)
 
         await self.app(scope, receive_limited, send_guarded)
