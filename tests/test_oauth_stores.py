@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from boardclient import (
     CredentialError,
     LeaseRecord,
     MemoryTokenStore,
+    Response,
     SessionClosedError,
     StoredToken,
     Token,
@@ -113,6 +115,24 @@ async def test_another_holder_that_fails() -> None:
     await asyncio.sleep(1.3)
     assert (await two.acquire(session)).token == (await one.acquire(session)).token == "t1"
     assert len(applications[0].requests) == len(applications[1].requests) == 1
+
+
+@virtual
+async def test_the_cool_down_of_another_holder_ends_at_one_moment_for_all() -> None:
+    """It is as long as the service has asked for, and no worker asks the user or the service before."""
+    store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    applications = Application(), Application()
+    one, two = (provider_of(application, store=store) for application in applications)
+    busy = FakeSession(Response(429, {"Retry-After": "90"}, b""))
+    for provider, left in ((one, 90.0), (two, 60.0), (two, 60.0)):
+        error = await error_of(provider.acquire(busy))
+        assert error.retry_at is not None
+        assert (error.retry_at - datetime.now(UTC)).total_seconds() == pytest.approx(left, abs=5.0)
+        if provider is one:
+            await asyncio.sleep(30.0)
+    assert (len(applications[0].requests), len(applications[1].requests)) == (1, 0)
+    await asyncio.sleep(61.0)
+    assert (await two.acquire(FakeSession(token_response()))).token == "t1"
 
 
 @virtual

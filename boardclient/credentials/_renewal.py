@@ -349,7 +349,10 @@ class Renewal:
                 return leased
             self._may_hold_lease = False
             if leased.state == "cooling":
-                raise CredentialError("a renewal by another holder of the account has just failed")
+                failure = CredentialError("a renewal by another holder of the account has just failed")
+                if leased.cooldown > 0:  # none of this worker begins before either
+                    failure.retry_at = moment_in(leased.cooldown)
+                raise failure
             self._state.waits_for = "the renewal by another worker"
             await asyncio.sleep(_pause())
         return None

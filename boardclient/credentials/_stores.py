@@ -103,11 +103,13 @@ class LeaseRecord:
         state: "granted", "held" by another holder, or "cooling" during the cool-down after a failed renewal.
         stored: The token of the account, None if none is stored.
         generation: The number of the account's last token or deletion, 0 for an unknown account.
+        cooldown: For how many seconds the cool-down still lasts. 0 (default) if it is not known, or there is none.
     """
 
     state: LeaseState
     stored: StoredToken | None
     generation: int
+    cooldown: float = attrs.field(default=0.0, eq=False)
 
 
 class TokenStore(Protocol):
@@ -232,7 +234,9 @@ class AccountRecord:
     def request_lease(self, now: float, holder: str, seconds: float) -> tuple[LeaseRecord, AccountRecord]:
         """Grant the lease unless another holder has it, or a cool-down runs."""
         if self.lease.is_running(now) and self.lease.holder != holder:
-            return LeaseRecord("cooling" if self.lease.holder is None else "held", self.stored, self.generation), self
+            if self.lease.holder is not None:
+                return LeaseRecord("held", self.stored, self.generation), self
+            return LeaseRecord("cooling", self.stored, self.generation, self.lease.until - now), self
         leased = attrs.evolve(self, lease=Lease(holder, now, now + seconds))
         return LeaseRecord("granted", self.stored, self.generation), leased
 
@@ -372,7 +376,8 @@ def _is_stored(value: Any) -> bool:
 
 def _is_leased(value: Any) -> bool:
     is_record = isinstance(value, LeaseRecord) and value.state in get_args(LeaseState)
-    return is_record and _is_stored(value.stored) and isinstance(value.generation, int)
+    is_whole = is_record and isinstance(value.generation, int) and isinstance(value.cooldown, int | float)
+    return is_whole and _is_stored(value.stored)
 
 
 _RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
