@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from earlier_journals import make_earlier
 
 from boardclient import CardDraft
 from boardclient.bulk._journal import _file
@@ -150,3 +151,23 @@ def test_the_likeness_of_a_card_is_not_compared_with_that_of_each_row(tmp_path: 
             connection.execute("UPDATE boardclient_outcomes SET resembling = (SELECT min(resembling) FROM boardclient_outcomes)")
         found.append(calls(tmp_path / str(number)))
     assert found[1] < 5 * found[0]
+
+
+def test_each_page_of_an_earlier_journal_takes_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers see its tables as those of today, and go through none of them anew for each thousand rows."""
+    found = []
+    for number in (1500, 6000):
+        path = tmp_path / str(number)
+        adopt(path, IDENTITY, [(0, CardDraft("a", "l1"), "card 1")])
+        numbers = f"WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {number})"
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for statement in (
+                'boardclient_rows (seq, job, ref, content) SELECT i, 1, i - 1, \'["a","l1",null,null]\' FROM n',
+                "boardclient_outcomes (seq, job, state, detail, at) SELECT i, 1, 'done', 'card ' || i, 1 FROM n",
+            ):
+                connection.execute(f"{numbers} INSERT INTO {statement}")
+        make_earlier(path, 5)
+        with work(monkeypatch) as done:
+            assert sum(row.detail == f"card {row.seq}" for row in read_rows(path)) == number
+        found.append(done.steps)
+    assert found[1] < 6 * found[0]

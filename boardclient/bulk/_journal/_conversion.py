@@ -22,10 +22,11 @@ _VIEWS: Final = {
     ),
     "parts": "0 AS part, 1 AS job, 'journal' AS key, '' AS digest, 0 AS size, 4294967296 AS logged, NULL AS in_doubt",
     "rows": "seq, 1 AS job, key AS ref, content, {first} AS marker FROM main.rows AS r",
+    # Of one table, since SQLite would compute a join anew for each page of rows.
     "outcomes": (
-        "o.seq AS seq, 1 AS job, state, coalesce(detail, '') AS detail, CASE WHEN state = 'done' AND detail IN"
-        " (SELECT card_id FROM main.baseline) THEN 0 ELSE run END AS at, cards AS resembling FROM main.outcomes AS o"
-        " JOIN main.rows AS r ON r.seq = o.seq LEFT JOIN main.resembling AS s ON s.seq = o.seq"
+        "seq, 1 AS job, state, coalesce(detail, '') AS detail, CASE WHEN state = 'done' AND detail IN"
+        " (SELECT card_id FROM main.baseline) THEN 0 ELSE (SELECT run FROM main.rows AS r WHERE r.seq = o.seq) END AS at,"
+        " (SELECT cards FROM main.resembling AS s WHERE s.seq = o.seq) AS resembling FROM main.outcomes AS o"
     ),
 }
 """Each table of today, made of those of earlier formats."""
