@@ -123,13 +123,13 @@ class Lease:
         """
         self._set(connection, is_kept=True)
 
-    def _set(self, connection: Connection, *, is_kept: bool) -> None:
+    def _set(self, connection: Connection, *, is_kept: bool, only: str = "") -> None:
         began, numbers = now(), sorted(self.parts)
         if self.is_of_job:
-            statement = "UPDATE boardclient_jobs SET lease_until = ({clock} + ?) * ? WHERE job = ? AND owner = ?"
+            statement = f"UPDATE boardclient_jobs SET lease_until = ({{clock}} + ?) * ? WHERE job = ? AND owner = ?{only}"
             if connection.run(statement, self.seconds, float(is_kept), self.job, self.owner) != 1:
                 self._lose()
-        statement = "UPDATE boardclient_parts SET lease_until = ({clock} + ?) * ? WHERE part {in ?} AND owner = ?"
+        statement = f"UPDATE boardclient_parts SET lease_until = ({{clock}} + ?) * ? WHERE part {{in ?}} AND owner = ?{only}"
         if numbers and connection.run(statement, self.seconds, float(is_kept), numbers, self.owner) != len(numbers):
             self._lose()
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
@@ -177,7 +177,9 @@ class Lease:
                     self.on_drain()
 
     def _renew_and_look(self, connection: Connection) -> bool:
-        self.renew(connection)
+        # The run may end the lease while this waits for its turn: nobody could take the parts if it began again. The run's own
+        # writes renew it in any case, since one that ended it may come again after a lost connection.
+        self._set(connection, is_kept=True, only=" AND lease_until > 0")
         return bool(connection.value(_IS_DRAINING, self.job))
 
 

@@ -248,6 +248,8 @@ class StoredLedger(DurableLedger):
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
+            if self._right.is_returned:  # while this waited, the last write was made: another one would take the rows again
+                return
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

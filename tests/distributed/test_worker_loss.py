@@ -121,6 +121,7 @@ async def test_the_parts_of_a_job_make_each_card_once(board: Board) -> None:
     assert (job.rows, job.already, len(job.parts)) == (200, 0, 4)
     await board.run(job)
     found = await report(job)
+    assert found.problems == ()
     assert (found.created, found.already, found.failed, found.unknown, found.requests) == (200, 0, 0, 0, board.sent)
     assert found.audit is not None
     assert (found.audit.confirmed, found.audit.lost, found.audit.unexpected) == (200, 0, ())
