@@ -151,6 +151,20 @@ async def test_rows_that_were_taken_over_can_not_be_written(database: Database, 
     assert await database.change(lambda connection: claim(connection, 1, [1], "third", 1.0)) is None
 
 
+async def test_nothing_that_comes_after_the_end_of_a_lease_takes_the_rows_again(database: Database) -> None:
+    """Neither a write that waited for the last one, nor a renewal that waited for its turn."""
+    lease = await held(database)
+    ledger = await opened(database, lease)
+    (row,) = rows(1)
+    await ledger.admit([row])
+    ledger.add_outcome(row, "created", Card("c0"))
+    await asyncio.gather(ledger.finish(), ledger.aclose(), ledger._try_to_write())
+    with pytest.raises(LeaseLostError):
+        await database.change(lease._renew_and_look)
+    assert (await held(database, owner="next")).parts[1].owner == "next"
+    assert (await stored(database))[0].state == "done"
+
+
 @pytest.mark.parametrize(
     "made",
     [
