@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -48,6 +48,8 @@ _MOST_LOSSES: Final = 10
 """How often a call may lose its part before it raises."""
 _FEW: Final = 32
 """A run with at most so many rows sends them all at once."""
+_LISTS_SECONDS: Final = 1.0
+"""How long a run waits for another one that reads the lists of the board."""
 _MOST_ABANDONED: Final = 200
 """How many abandoned parts are completed together."""
 _HELD: Final = "SELECT {held} AS is_held, lease_until - {clock} AS rest, size, in_doubt FROM boardclient_parts WHERE part = ?"
@@ -365,7 +367,8 @@ class Task:
                 if not (rows or lease.is_of_job):
                     await ledger.finish()
                     return left, BulkReport(), []
-                report, results = await self._carry_out(lease, ledger, rows)
+                async with self._sharing_lists(rows):
+                    report, results = await self._carry_out(lease, ledger, rows)
         finally:
             if not lease.is_returned:
                 await self._give_back(lease)
@@ -390,6 +393,24 @@ class Task:
             probe=self.options.probe and reads,
             waits_for_consent=False,
         )
+
+    @contextlib.asynccontextmanager
+    async def _sharing_lists(self, rows: Sequence[StoredRow]) -> AsyncGenerator[None, None]:
+        """Let one of the short runs that begin at once read the lists of the board. The others wait a moment for it."""
+        wanted, reading = {row.draft.list_id for row in rows}, self.stored.reading
+        is_short = len(rows) <= _FEW and not wanted <= self.stored.lists
+        if is_short and reading is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reading.wait(), _LISTS_SECONDS)
+        if not is_short or self.stored.reading is not None:
+            yield
+            return
+        self.stored.reading = reading = asyncio.Event()
+        try:
+            yield
+        finally:
+            self.stored.reading = None
+            reading.set()
 
     async def _carry_out(
         self, lease: Lease, ledger: StoredLedger, rows: Sequence[StoredRow]

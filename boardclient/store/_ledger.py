@@ -62,6 +62,7 @@ class StoredJob:
         baseline: The cards that existed before its first row.
         listed_before: How many of them the board listed.
         lists: The known lists of its board.
+        reading: Set once a run has read them that reads them now.
     """
 
     job: int
@@ -71,6 +72,7 @@ class StoredJob:
     baseline: IdSet = attrs.field(repr=False)
     listed_before: int
     lists: frozenset[str] = frozenset()
+    reading: asyncio.Event | None = attrs.field(default=None, repr=False, eq=False)
 
 
 async def unrecorded(database: Database, job: StoredJob, markers: Collection[str]) -> set[str]:

@@ -21,6 +21,7 @@ from waiting import SECONDS
 from boardclient import ApiError, Card, CardDraft, JournalError, NotFoundError, PermissionDeniedError
 from boardclient.distributed import (
     Job,
+    _task,
     import_batch_now,
     import_part,
     import_part_now,
@@ -267,3 +268,18 @@ async def test_the_report_of_a_job_that_is_resumed_counts_the_requests_since(wor
         found = await report(job)
         assert (*counts(found), found.requests) == counted
     assert (await report(world.ledger)).requests == world.sent == 7
+
+
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_the_first_calls_at_once_read_the_board_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cards and its lists. Calls that begin while the one that reads them fails read them themselves."""
+    monkeypatch.setattr(_task, "_LISTS_SECONDS", SECONDS)
+    gathered = await asyncio.gather(*(world.create(f"card {n}", f"r{n}") for n in range(20)))
+    assert len({card.id for card in gathered}) == world.sent == 20
+    assert [len(world.service.calls_of(name)) for name in ("boards.cards", "boards.lists")] == [1, 1]
+    other = world.service.seed({"To Do": []})
+    world.board_id, world.list_id = other.id, other.lists["To Do"]
+    world.service.faults.add(faults.status(404), "boards.lists", call=2)
+    failed = await asyncio.gather(*(world.create(f"card {n}", f"r{n}") for n in range(4)), return_exceptions=True)
+    assert [type(one) for one in failed].count(NotFoundError) == 1
+    assert world.sent == 23
