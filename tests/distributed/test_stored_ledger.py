@@ -152,7 +152,7 @@ async def test_rows_that_were_taken_over_can_not_be_written(database: Database, 
 
 
 async def test_nothing_that_comes_after_the_end_of_a_lease_takes_the_rows_again(database: Database) -> None:
-    """Neither a write that waited for the last one, nor a renewal that waited for its turn."""
+    """Neither a write that waited for the last one, nor a renewal that waited for a connection."""
     lease = await held(database)
     ledger = await opened(database, lease)
     (row,) = rows(1)
