@@ -419,7 +419,8 @@ class JournalFile:
             JournalError: the file can't be used, or another run has begun since: the lock file was removed, or the journal moved.
         """
         with self.guarded(), in_transaction(self.connection):
-            if self.connection.value(_OWNER, JOB) != str(self.runs):
+            # Without what `Connection` does for each statement: this one is run with each commit.
+            if self.connection.raw.execute(_OWNER, (JOB,)).fetchone() != (str(self.runs),):
                 raise JournalError(f"{self.path} is in use by another run, which began during this one: this one ends")
             yield
 
