@@ -60,6 +60,9 @@ def test_what_a_request_carries_comes_from_options_a_file_or_standard_input(
     monkeypatch.setattr(sys, "stdin", typed(json.dumps({"idList": list_id})))
     assert cli("request", "PUT", card, "--input", "-", "-F", "n=1").code == 0
     assert sent(board_service) == {"idList": list_id, "n": 1}
+    (tmp_path / "text").write_text(json.dumps({"idList": list_id}))
+    assert cli("request", "PUT", card, "--input", str(tmp_path / "text")).code == 0
+    assert sent(board_service) == {"idList": list_id}
     (tmp_path / "text").write_text("[1]")
     cli("request", "PUT", card, "--input", str(tmp_path / "text"), "-F", "n=1").fails(2, "--input is none")
     (tmp_path / "text").write_text("{")
