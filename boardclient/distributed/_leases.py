@@ -123,14 +123,18 @@ class Lease:
         """
         self._set(connection, is_kept=True)
 
-    def _set(self, connection: Connection, *, is_kept: bool, only: str = "") -> None:
+    def _set(self, connection: Connection, *, is_kept: bool, least: float = 0.0) -> None:
         began, numbers = now(), sorted(self.parts)
         if self.is_of_job:
-            statement = f"UPDATE boardclient_jobs SET lease_until = ({{clock}} + ?) * ? WHERE job = ? AND owner = ?{only}"  # noqa: S608 -- `only` is a condition of this module
-            if connection.run(statement, self.seconds, float(is_kept), self.job, self.owner) != 1:
+            statement = (
+                "UPDATE boardclient_jobs SET lease_until = ({clock} + ?) * ? WHERE job = ? AND owner = ? AND lease_until >= ?"
+            )
+            if connection.run(statement, self.seconds, float(is_kept), self.job, self.owner, least) != 1:
                 self._lose()
-        statement = f"UPDATE boardclient_parts SET lease_until = ({{clock}} + ?) * ? WHERE part {{in ?}} AND owner = ?{only}"  # noqa: S608 -- `only` is a condition of this module
-        if numbers and connection.run(statement, self.seconds, float(is_kept), numbers, self.owner) != len(numbers):
+        statement = (
+            "UPDATE boardclient_parts SET lease_until = ({clock} + ?) * ? WHERE part {in ?} AND owner = ? AND lease_until >= ?"
+        )
+        if numbers and connection.run(statement, self.seconds, float(is_kept), numbers, self.owner, least) != len(numbers):
             self._lose()
         self.deadline = max(self.deadline, began + self.seconds * (1 - _MARGIN))
 
@@ -177,9 +181,9 @@ class Lease:
                     self.on_drain()
 
     def _renew_and_look(self, connection: Connection) -> bool:
-        # The run may end the lease while this waits for a connection: no other worker could take the parts then. Its
-        # own writes renew it in any case, since one that ended it may come again after a lost connection.
-        self._set(connection, is_kept=True, only=" AND lease_until > 0")
+        # The run may end the lease, which sets it to 0, while this waits for the database: if it began again, nobody could take
+        # the parts. The run's own writes renew it in any case, since one that ended it may come again after a lost connection.
+        self._set(connection, is_kept=True, least=1.0)
         return bool(connection.value(_IS_DRAINING, self.job))
 
 

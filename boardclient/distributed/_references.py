@@ -12,6 +12,7 @@ import attrs
 from boardclient._interface import _operations as operations
 from boardclient._interface._responses import add_words
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk import CardResult
 from boardclient.bulk._life import IN_DOUBT
 from boardclient.bulk._proof._reconciler import NOT_KNOWN, cause_in
 from boardclient.bulk._run import settle_seconds_of
@@ -63,6 +64,7 @@ async def create_once(
             settle=settle,
             ends_at=None if bound is None else clock() + bound,
         )
+        result: CardResult | None = None
         failure: BoardClientError | None = None
         try:
             _, (result,) = await run_batch(job, None, [row], pipeline, work, explains=False)
@@ -78,6 +80,7 @@ async def create_once(
             error = early
         if error is not None:
             raise await _explained(worker, job, reference, error, failure, settle_seconds)
+    assert result is not None  # noqa: S101 -- it would have an error
     assert result.card is not None  # noqa: S101 -- it has one of both
     if result.state == "created":
         return result.card

@@ -50,7 +50,7 @@ class PartStatus:
         key: The key of its batch. In a planned job it is the number that `import_part` takes.
         job: The name of its job.
         state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done": each row has an
-            outcome, and a worker may be settling rows in doubt or sending refused ones again.
+            outcome, and the worker that reconciles the job may be settling those in doubt.
         owner: The worker that holds it, or held it last.
         rows: The number of its rows.
         done: The number of rows that have a card.
@@ -160,7 +160,8 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
         JournalError: the ledger can't be read, or has no such job.
     """
     statement = (
-        "SELECT part, job, key, state, owner, size, done, failed, in_doubt, seconds, {held} AS is_held"
+        "SELECT part, job, key, state, owner, size, done, failed, in_doubt, seconds, {held} AS is_held,"
+        " (SELECT j.owner FROM boardclient_jobs AS j WHERE j.job = boardclient_parts.job) AS reconciler"
         " FROM boardclient_parts WHERE job {in ?} ORDER BY job, part"
     )
 
@@ -175,11 +176,13 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
 
 def _status_of(part: Any, job: str, counts: Mapping[str, int]) -> PartStatus:
     done, failed, in_doubt = ((getattr(part, name) or counts.get(name, 0)) for name in ("done", "failed", "in_doubt"))
+    # Rows in doubt of a closed part are settled under the lease of the job, whose owner no other lease has.
+    is_settled = part.in_doubt is not None and part.owner == part.reconciler
     return PartStatus(
         job=job,
         part=part.part,
         key=part.key,
-        state="held" if part.is_held and part.in_doubt is None else part.state,
+        state="held" if part.is_held and not is_settled else part.state,
         owner=part.owner,
         rows=part.size,
         done=done,
