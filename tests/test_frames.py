@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from code_base import package
 from oauth_helpers import OPTIONS, SECRETS, FakeSession, lost, token_response, virtual, waiting_provider
 
 from boardclient import (
@@ -31,7 +32,7 @@ def frames_of(error: BaseException) -> str:
     """Return every local of the package's frames."""
     shown = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if "/boardclient/" in frame.f_code.co_filename:
+        if frame.f_code.co_filename.startswith(str(package())):
             for name, value in frame.f_locals.items():
                 shown.append(f"{name} = {value!r}")
     return "\n".join(shown)

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 import tenacity
+from code_base import package
 from session_helpers import ANY, TOKEN, Provider, counted, session_of
 from tenacity import AsyncRetrying, retry_if_exception, retry_if_result, stop_after_attempt, wait_fixed, wait_none
 
@@ -280,6 +281,6 @@ async def test_no_foreign_exception_in_the_chain(wire: Any, policy: Any) -> None
     assert (error.__cause__, error.__context__, error.phase, len(error.attempts)) == (None, None, "receive", 3)
     traceback = error.__traceback__
     while traceback is not None:
-        if "boardclient" in traceback.tb_frame.f_code.co_filename and "tests" not in traceback.tb_frame.f_code.co_filename:
+        if traceback.tb_frame.f_code.co_filename.startswith(str(package())):
             assert TOKEN not in repr({**traceback.tb_frame.f_locals, "self": None})
         traceback = traceback.tb_next

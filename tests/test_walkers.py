@@ -20,6 +20,7 @@ import pytest
 import rich.console
 import rich.pretty
 import rich.traceback
+from code_base import package
 
 from boardclient import (
     AsyncSession,
@@ -110,7 +111,7 @@ async def error_of(service: BoardService, call: Callable[[AsyncSession], Any], o
 def own_frames(error: BaseException) -> Any:
     """Return the traceback from the first frame of the package on."""
     frames = error.__traceback__
-    while frames is not None and "/boardclient/" not in frames.tb_frame.f_code.co_filename:
+    while frames is not None and not frames.tb_frame.f_code.co_filename.startswith(str(package())):
         frames = frames.tb_next
     assert frames is not None
     return frames
