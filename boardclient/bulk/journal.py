@@ -216,7 +216,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
     """Resolve a row by hand whose card may exist. The next run reports it as "already", or sends it if the card is absent.
 
     Look at the board first: an absent row is sent again without further questions. Calling it again with the same words does
-    nothing.
+    nothing, and with other words it corrects the row, until a run has sent it.
 
     Args:
         journal: The path of the journal. No run may be using it.
@@ -228,8 +228,8 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         True if it is resolved now, False if it was resolved with the same words before.
 
     Raises:
-        JournalError: there is no journal, it is in use or can't be written, it has no such row, nothing about the row is in
-            doubt, or the card is another row's and its error did not name it.
+        JournalError: there is no journal, it is in use or can't be written, it has no such row, the row is neither in doubt nor
+            resolved by hand, or the card is another row's and its error did not name it.
         TypeError: `row` is neither a string nor a whole number.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """

@@ -48,10 +48,10 @@ def why_not_settled(
 ) -> str | None:
     """Return why a row can't be settled as a person says, None if it can.
 
-    In a ledger a person may change what was settled, and a row never gets the card of another. A run with a journal names a card
+    A person may change what a person has settled, and a row never gets the card of another. A run with a journal names a card
     that another row has only if its identifier was given again, and then both have it.
     """
-    if found.state not in IN_DOUBT and (is_journal or found.resembling is None):
+    if found.state not in IN_DOUBT and found.resembling is None:
         name = named(row) if is_journal else f"the row {row!r}"
         return f"{name} is {found.state}, not in doubt ({found.detail})"
     other = next(map(StoredRow._make, connection.fetch(_OF_CARD, job, told.detail, found.seq)), None)

@@ -670,8 +670,9 @@ async def test_rows_can_not_be_settled_by_hand_where_it_is_not_clear_which(world
     await world.open(name="other")
     with pytest.raises(JournalError, match="the ledger has 2 jobs: name one of"):
         await resolve(world.ledger, "card 1", absent=True)
-    with pytest.raises(JournalError, match="has no row 'card 1' that was sent"):
-        await resolve(world.ledger, "card 1", absent=True, name="other")
+    for row in ("card 1", 0):
+        with pytest.raises(JournalError, match=f"has no row {row!r} that was sent"):
+            await resolve(world.ledger, row, absent=True, name="other")
 
 
 @pytest.mark.parametrize("row", [None, True, 1.0, b"r1"])

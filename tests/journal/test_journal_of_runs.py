@@ -225,6 +225,24 @@ async def test_a_row_is_settled_as_absent(trial: Trial) -> None:
     assert await trial.cards() == Counter("ab")
 
 
+async def test_what_a_person_has_settled_is_corrected_by_the_same_call(trial: Trial) -> None:
+    """A card that was mistyped gives way to the right one, which no later run calls a second card. What a run has done stays."""
+    drafts = trial.drafts("abc")
+    trial.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    assert (await trial.run(drafts, unknown="report"))[0] == ["created", "unknown", "created"]
+    own = next(card.id for card in await trial.session.boards.cards(trial.board_id) if card.name == "b")
+    assert [resolve(trial.path, 1, **told) for told in ({"card_id": "f" * 24}, {"absent": True}, {"card_id": own})] == [True] * 3
+    states, report = await trial.run(drafts)
+    assert states == ["already"] * 3
+    assert report.audit is not None
+    assert report.audit.unexpected == report.audit.duplicated == ()
+    resolve(trial.path, 1, absent=True)
+    await trial.session.cards.delete(own)
+    assert (await trial.run(drafts))[0] == ["already", "created", "already"]
+    with pytest.raises(JournalError, match=r"position 1 .* is done, not in doubt"):
+        resolve(trial.path, 1, absent=True)
+
+
 async def test_only_what_is_in_doubt_can_be_settled(trial: Trial) -> None:
     """A slip of the hand changes nothing."""
     drafts = trial.drafts("abc")

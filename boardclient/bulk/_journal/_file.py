@@ -280,7 +280,7 @@ class JournalFile:
 
     def __init__(self, path: Path, connection: JournalConnection, lock: RunLock, meta: Meta) -> None:
         self.path = path
-        self.meta = meta
+        self.meta: Meta = meta
         self.connection = connection
         self.lock = lock
         self.runs: int = meta.runs

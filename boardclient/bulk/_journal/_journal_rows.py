@@ -51,7 +51,11 @@ _MARKERS: Final = "SELECT seq, marker FROM boardclient_rows WHERE marker IS NOT 
 _ADD_ROWS: Final = "INSERT INTO boardclient_rows"
 _COLUMNS: Final = (("seq", int), ("job", str(JOB)), ("ref", str), ("content", str))
 _ADD_OUTCOMES: Final = "INSERT INTO boardclient_outcomes"
-_REPLACE: Final = "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at"
+_REPLACE: Final = (
+    "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, detail = excluded.detail, at = excluded.at,"
+    # What a run finds out is not what a person has said, who may change that.
+    " resembling = CASE WHEN excluded.state = 'unknown' THEN boardclient_outcomes.resembling END"
+)
 _NAME: Final = "ON CONFLICT (seq) DO UPDATE SET resembling = excluded.resembling"
 _FIELDS: Final = ("name", "list", "description", "due date", "position")
 """The words for what a stored content holds, in its order."""
