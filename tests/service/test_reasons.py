@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,16 @@ async def test_a_peer_that_wants_a_certificate_is_named(server_context: ssl.SSLC
     def serve() -> None:  # by sockets: an asyncio server closes the connection without the alert
         for number in range(calls):
             connection, _ = listening.accept()
-            with contextlib.suppress(OSError):
-                server_context.wrap_socket(connection, server_side=True)
-            if number % 2:  # then the end of the connection comes with the alert, otherwise after a request was written
-                time.sleep(0.05)
-            connection.close()
+            with server_context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as peer:
+                with contextlib.suppress(OSError):
+                    peer.do_handshake()
+                # The end of the connection comes with the alert, or after the request. What is left is read, without TLS: a reset
+                # could overtake the alert.
+                with contextlib.suppress(OSError):
+                    if number % 2:
+                        socket.socket.shutdown(peer, socket.SHUT_WR)
+                    while socket.socket.recv(peer, 2**16):
+                        pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = asyncio.create_task(asyncio.to_thread(serve))
