@@ -17,8 +17,8 @@ from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Part, Servi
 from boardclient import Pace
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
-    from boardclient._pace._permits import Permits
-    from boardclient._pace._timing import PacedAttempt
+    from boardclient._pipeline._pace._permits import Permits
+    from boardclient._pipeline._pace._timing import PacedAttempt
 
 _LATENCIES = (0.02, 0.05, 0.2)
 """The seconds there and back, one for each seed in turn, where a case has none of its own."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from boardclient._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from boardclient._pace import Pace as Pace
+    from boardclient._pipeline._pace import Pace as Pace
     from boardclient._interface._responses import Response as Response
     from boardclient.bulk import BulkReport as BulkReport, BulkRun as BulkRun, CardResult as CardResult
     from boardclient.credentials import (
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
     )
     from boardclient.session import AsyncSession as AsyncSession
 else:
-    from boardclient._lazy import public_names
+    from boardclient._base._lazy import public_names
 
     __all__, __getattr__, __dir__ = public_names(
         __name__,
         {
-            "_pace": ("Pace",),
+            "_pipeline._pace": ("Pace",),
             "_interface._responses": ("Response",),
             "bulk": ("BulkReport", "BulkRun", "CardResult"),
             "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 import attrs
 
 from boardclient import retry as _retry
-from boardclient._activities import observers_of
-from boardclient._environment import optional, required
+from boardclient._base._activities import observers_of
+from boardclient._base._environment import optional, required
+from boardclient._base._redaction import takes_secrets
 from boardclient._interface._operations import REFUSED_HEADERS, Parameter, build_request
 from boardclient._interface._responses import Response
 from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._redaction import takes_secrets
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import Settings, check_headers
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import aiohttp
     from tenacity import AsyncRetrying
 
-    from boardclient._pace import Limiter
+    from boardclient._pipeline._pace import Limiter
     from boardclient.bulk import MapResult
     from boardclient.events import Observer
 

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import io
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
         if module in seen and not any(module in circle for circle in found):
             found.append({other for other in seen if module in reached.get(other, ())})
     return found
+
+
+def floors(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Return how many modules and folders stand side by side in each folder, without the module that is the folder itself."""
+    shown = [path.parent if path.stem == "__init__" else path for path in paths]
+    beside = Counter((path.parent, path.suffix == "") for path in shown)
+    return {folder: (beside[folder, False], beside[folder, True]) for folder in {path.parent for path in paths}}
 
 
 def code_lines(paths: Iterable[Path]) -> int:

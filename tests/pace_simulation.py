@@ -18,7 +18,7 @@ import attrs
 from virtual_loop import VirtualLoop
 
 from boardclient import Pace
-from boardclient._pace._permits import Permits
+from boardclient._pipeline._pace._permits import Permits
 
 
 def pace_of(rate: float, max_in_flight: int = 1000, clock: Callable[[], float] | None = None) -> Pace:

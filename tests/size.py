@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 
 import coverage
-from code_base import circles, code_lines, imported_modules, imports, modules, part_of
+from code_base import circles, code_lines, floors, imported_modules, imports, modules, part_of
 
 _TESTS = Path(__file__).parent
 _APART = {"testing", "_pytest_plugin", "integrations", "web", "distributed", "store"}
-_OF_WORKERS = {"boardclient._pace._shared"}
+_OF_WORKERS = {"boardclient._pipeline._pace._shared"}
 
 
 async def _live(folder: Path) -> None:
@@ -114,6 +114,8 @@ def main() -> None:
     lines = [sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths) for paths in (package, tests)]
     print(f"modules; lines of code; physical lines   {len(package)}; {code_lines(package):,}; {lines[0]:,}")
     print("modules a card, a renewal, a lost row pass  ", ", ".join(map(str, asyncio.run(_walks()))))
+    most = (max(counts) for counts in zip(*floors(package).values(), strict=True))
+    print("modules; folders side by side, at most      ", "; ".join(map(str, most)))
     print("circles of imports                         ", len(circles(imported_modules())))
     print(f"statements that ordinary life runs          {ordinary:.0%}")
     print(f"tests: lines of code; physical lines        {code_lines(tests):,}; {lines[1]:,}")

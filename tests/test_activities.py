@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from boardclient import logs
-from boardclient._activities import LOGS, Activity, Instrument, Observers
+from boardclient._base._activities import LOGS, Activity, Instrument, Observers
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from boardclient._fifo import Fifo
+from boardclient._base._fifo import Fifo
 
 
 class Counted(deque[Any]):

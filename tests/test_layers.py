@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import Counter
 
 import pytest
-from code_base import circles, imported_modules, imports, modules, part_of
+from code_base import circles, floors, imported_modules, imports, modules, part_of
 
 _LEVELS = [
     set[str](),  # every part that is not named below
     {"_transport"},  # stands on the errors alone: it knows nothing of calls and operations
     {"_interface"},
-    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk", "store", "distributed"},
+    {"retry", "credentials", "_pipeline", "resources", "bulk", "store", "distributed"},
     {"session"},
     {"web"},
     {"integrations", "cli"},
@@ -25,19 +24,19 @@ _LEVELS = [
 _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _WIRE = {"_interface", "_transport"}
 """What `testing` shares nothing with, so that a wrong name in it fails a test."""
-_OF_THE_MACHINE = ("_environment", "credentials._profiles")
+_OF_THE_MACHINE = ("_base._environment", "credentials._profiles")
 """What the command line shares with the package below it: what it keeps on the machine, and finds there."""
 _OUTSIDE = {"testing", "_pytest_plugin", "integrations", "cli", "distributed", "__main__"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
     "aiohttp": {"_transport", "testing", "integrations", "cli"},
-    "cattrs": {"_pace", "_interface"},
+    "cattrs": {"_pipeline", "_interface"},
     "click": {"cli"},
     "cryptography": {"credentials"},
     "httptools": {"_transport"},
     "itsdangerous": {"web"},
     "msgspec": {"_transport", "_interface"},
-    "multidict": {"_redaction", "_transport", "_interface", "credentials", "integrations", "testing"},
+    "multidict": {"_base", "_transport", "_interface", "credentials", "integrations", "testing"},
     "psycopg": {"store"},
     "pytest": {"_pytest_plugin"},
     "rich": {"cli"},
@@ -137,10 +136,10 @@ def test_proof_and_journal_know_neither_each_other_nor_the_engine(room: str) -> 
     assert {module for module in reached if module.rpartition(".")[0] in _ROOMS[room]} == set()
 
 
-def test_few_modules_of_bulk_stand_side_by_side() -> None:
-    """A folder of `bulk` has at most twelve modules, besides the one that is the folder itself."""
-    counts = Counter(path.parent for module, path in _MODULES.items() if part_of(module) == "bulk" and path.stem != "__init__")
-    assert max(counts.values()) <= 12, counts
+def test_few_modules_and_folders_stand_side_by_side() -> None:
+    """A folder of the package has at most twelve modules, besides the one that it is itself, and at most twelve folders."""
+    crowded = {folder: counts for folder, counts in floors(_MODULES.values()).items() if max(counts) > 12}
+    assert crowded == {}
 
 
 def test_planted_circle_is_caught() -> None:

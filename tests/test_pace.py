@@ -14,7 +14,7 @@ from pace_simulation import Bucket, pace_of
 from virtual_loop import virtually
 
 from boardclient import AsyncSession, DeadlineError, Effect, Pace, StaticCredentials
-from boardclient._pace._permits import Permits
+from boardclient._pipeline._pace._permits import Permits
 
 # --- turns
 

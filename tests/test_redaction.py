@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from session_helpers import ANY, TOKEN, session_of
 
 from boardclient import ApiError, Credentials, DecodeError, NotFoundError, Response
-from boardclient._redaction import is_free_of
+from boardclient._base._redaction import is_free_of
 
 WRITTEN = {
     "plain": lambda text: text,

@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote, urlencode
 import attrs
 from yarl import URL
 
+from boardclient._base._redaction import CREDENTIAL_NAMES
 from boardclient._interface import _fields, _listings
 from boardclient._interface._fields import decode, encode
 from boardclient._interface._responses import Response, add_request_id, api_error, excerpt, response_of
-from boardclient._redaction import CREDENTIAL_NAMES
 from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import (

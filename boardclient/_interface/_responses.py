@@ -17,7 +17,7 @@ from typing import Final, TypeGuard, TypeVar
 import attrs
 from multidict import CIMultiDict
 
-from boardclient._activities import request_id_of
+from boardclient._base._activities import request_id_of
 from boardclient._interface import _fields, _listings
 from boardclient._transport._values import SUCCESSES, RawResponse
 from boardclient.errors import (

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 
-from boardclient._activities import Activity
-from boardclient._guards import GuardedLimiter
+from boardclient._base._activities import Activity
+from boardclient._base._guards import GuardedLimiter
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import status_of
 from boardclient._transport._order import WriteOrder

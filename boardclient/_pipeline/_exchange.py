@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import attrs
 
-from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
-from boardclient._fifo import FifoSemaphore
+from boardclient._base._activities import PARENT, SOURCES, Activity, Instrument, followers
+from boardclient._base._fifo import FifoSemaphore
 from boardclient._interface._operations import check_proxy, check_root, check_url, host_of, words_of
 from boardclient._interface._responses import Response, response_of, status_of
 from boardclient._pipeline._calls import InFlightCalls
@@ -107,7 +107,7 @@ class SessionExchange:
         return True
 
     def stats(self) -> SessionStats:
-        from boardclient._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
+        from boardclient._pipeline._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
 
         attempts = self.pool.sent - self.forms
         pool_open, idle, waiting = self.pool.connections

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import attrs
 
 from boardclient import retry as _retry
-from boardclient._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
-from boardclient._guards import GuardedLimiter
+from boardclient._base._activities import INSTALLED, PARENT, Activity, Observers, followers, is_info_logged, new_call_id
+from boardclient._base._guards import GuardedLimiter
+from boardclient._base._redaction import forms_of, hides, masked_value
 from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import PACED, CallContext, CallOptions
 from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
-from boardclient._redaction import forms_of, hides, masked_value
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider
@@ -41,7 +41,7 @@ from boardclient.errors import (
 )
 
 if TYPE_CHECKING:
-    from boardclient._pace import Limiter
+    from boardclient._pipeline._pace import Limiter
 
 T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")

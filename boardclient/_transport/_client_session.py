@@ -21,7 +21,7 @@ from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from boardclient._redaction import forms_of, masked_text, secrets_of, shown_response, shown_url
+from boardclient._base._redaction import forms_of, masked_text, secrets_of, shown_response, shown_url
 from boardclient._transport._bodies import read_whole
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol, discard_unread
 from boardclient._transport._reader import NOT_CHUNKED, RefusedError, application_error_in, failure_of

@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
-from boardclient._fifo import Fifo
+from boardclient._base._fifo import Fifo
 from boardclient._transport._reader import BUFFER_BYTES, ResponseReader
 from boardclient._transport._values import Progress, UsedConnection
 

@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import LineTooLong
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
-from boardclient._redaction import without_frames
+from boardclient._base._redaction import without_frames
 from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from boardclient.bulk._run import BulkRun as BulkRun
     from boardclient.bulk.journal import resolve as resolve
 else:
-    from boardclient._lazy import public_names
+    from boardclient._base._lazy import public_names
 
     __all__, __getattr__, __dir__ = public_names(
         __name__,

@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._guards import GuardedLimiter, wait_to_end
+from boardclient._base._guards import GuardedLimiter, wait_to_end
 from boardclient._interface._responses import is_throttling, status_of
-from boardclient._pace import Pace
 from boardclient._pipeline._calls import PACED, CallContext
+from boardclient._pipeline._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._source import open_source
+from boardclient.bulk._engine._source import open_source
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Workers
 from boardclient.errors import ApiError
 

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, M
 from types import TracebackType
 from typing import Any, Final, Literal, Self, cast, get_args
 
-from boardclient._activities import PARENT, Activity, followers
-from boardclient._guards import check_notified, wait_to_end
+from boardclient._base._activities import PARENT, Activity, followers
+from boardclient._base._guards import check_notified, wait_to_end
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine._engine import Engine
 from boardclient.bulk._engine._places import BulkOptions
+from boardclient.bulk._engine._source import open_source
 from boardclient.bulk._journal._journal_ledger import JournalLedger
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Row, Unknown
 from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
-from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
 from boardclient.logs import shown_by_default
 from boardclient.models import DraftLike, check_identifier, check_seconds

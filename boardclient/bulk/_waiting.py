@@ -14,11 +14,11 @@ from functools import cached_property
 from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
-from boardclient._fifo import FifoSemaphore
-from boardclient._guards import GuardedLimiter
+from boardclient._base._fifo import FifoSemaphore
+from boardclient._base._guards import GuardedLimiter
 from boardclient._interface._responses import ends_run, is_throttling
-from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn
+from boardclient._pipeline._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 

@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 
 import attrs
 
-from boardclient._environment import find_location
+from boardclient._base._environment import find_location
 from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._journal._file import JOB, JournalConnection, JournalFile, Meta, connect, read_meta, translated
 from boardclient.bulk._journal._journal_rows import JournalRows, read_content

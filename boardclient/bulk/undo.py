@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from boardclient._guards import wait_to_end
+from boardclient._base._guards import wait_to_end
 from boardclient._interface import _operations as operations
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline

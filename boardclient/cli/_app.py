@@ -435,7 +435,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         note("boardclient: ended by SIGINT")
         code = 130
     except OSError as error:  # such as a full disk; a pipe that its reader has closed is click's affair
-        from boardclient._environment import reason_of
+        from boardclient._base._environment import reason_of
 
         place = "" if error.filename is None else f"{error.filename}: "
         note(f"boardclient: error: {place}{reason_of(error)}")

@@ -15,7 +15,7 @@ import click
 
 import boardclient
 from boardclient import BoardClientError, Effect
-from boardclient._environment import proxy_of, reason_of
+from boardclient._base._environment import proxy_of, reason_of
 from boardclient.cli._addresses import identifier_in, is_address
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note

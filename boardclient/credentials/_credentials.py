@@ -12,10 +12,7 @@ from urllib.parse import quote, urlsplit
 import attrs
 from multidict import CIMultiDict
 
-from boardclient._interface._fields import encode
-from boardclient._interface._operations import Request
-from boardclient._interface._responses import BODY_KEPT_BYTES, Response
-from boardclient._redaction import (
+from boardclient._base._redaction import (
     Steps,
     at_once,
     forms_of,
@@ -26,6 +23,9 @@ from boardclient._redaction import (
     masked_text,
     takes_secrets,
 )
+from boardclient._interface._fields import encode
+from boardclient._interface._operations import Request
+from boardclient._interface._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport._values import RawResponse
 from boardclient.errors import CredentialError, ShownRequest
 from boardclient.models import check_filled

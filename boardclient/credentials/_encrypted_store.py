@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from boardclient._environment import requires_extra
-from boardclient._redaction import hides, raises_without_frames, takes_secrets
+from boardclient._base._environment import requires_extra
+from boardclient._base._redaction import hides, raises_without_frames, takes_secrets
 from boardclient.credentials._stores import LeaseRecord, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:

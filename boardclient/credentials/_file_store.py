@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from boardclient._environment import base_folder, why_no_file_opens
-from boardclient._redaction import raises_without_frames
+from boardclient._base._environment import base_folder, why_no_file_opens
+from boardclient._base._redaction import raises_without_frames
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, Records, T, changed, takes_over, unchanged
 from boardclient.errors import CredentialError
 

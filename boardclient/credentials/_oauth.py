@@ -17,9 +17,9 @@ from urllib.parse import quote, urlencode
 
 import attrs
 
-from boardclient._guards import run_in_task
+from boardclient._base._guards import run_in_task
+from boardclient._base._redaction import hides, raises_without_frames, takes_secrets, without_fields
 from boardclient._interface._responses import add_words
-from boardclient._redaction import hides, raises_without_frames, takes_secrets, without_fields
 from boardclient.credentials._credentials import Credentials, Exchange, OwnProvider, own_error
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, exchange_once, is_within_renewal, look
 from boardclient.credentials._stores import StoredToken, Token

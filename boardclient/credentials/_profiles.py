@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from boardclient._environment import base_folder, is_changed_by_others, reason_of
+from boardclient._base._environment import base_folder, is_changed_by_others, reason_of
 from boardclient._interface._responses import add_words
 from boardclient.credentials import CredentialProvider, StaticCredentials, _keyring
 from boardclient.credentials._file_store import FileTokenStore

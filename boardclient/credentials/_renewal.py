@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import attrs
 
-from boardclient._activities import PARENT, Activity, followers
-from boardclient._guards import Overtaken, supplied
+from boardclient._base._activities import PARENT, Activity, followers
+from boardclient._base._guards import Overtaken, supplied
+from boardclient._base._redaction import raises_without_frames, without_frames
 from boardclient._interface._responses import moment_in
-from boardclient._redaction import raises_without_frames, without_frames
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._stores import GuardedStore, LeaseRecord, StoredToken, Token
 from boardclient.credentials._token_exchange import AuthorizationRequest, OAuthClient, check_redirect

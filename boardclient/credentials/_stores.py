@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, 
 
 import attrs
 
-from boardclient._guards import SUPPLIED_SECONDS, supplied
-from boardclient._redaction import raises_without_frames, takes_secrets, without_frames
+from boardclient._base._guards import SUPPLIED_SECONDS, supplied
+from boardclient._base._redaction import raises_without_frames, takes_secrets, without_frames
 from boardclient.errors import CredentialError
 from boardclient.models import check_filled
 

@@ -16,11 +16,11 @@ from urllib.parse import parse_qsl
 
 import attrs
 
-from boardclient._guards import supplied
+from boardclient._base._guards import supplied
+from boardclient._base._redaction import forms_of, is_free_of, masked, raises_without_frames
 from boardclient._interface import _fields
 from boardclient._interface._operations import check_root, check_url
 from boardclient._interface._responses import Response, add_words, retry_at, status_of
-from boardclient._redaction import forms_of, is_free_of, masked, raises_without_frames
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._stores import GuardedStore, MemoryTokenStore, Token, TokenStore
 from boardclient.errors import CredentialError, DecodeError, Effect

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from boardclient._redaction import takes_secrets
+from boardclient._base._redaction import takes_secrets
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._batches import check_rows, check_text, store_batch

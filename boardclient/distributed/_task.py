@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import attrs
 
-from boardclient._guards import check_notified
+from boardclient._base._guards import check_notified
 from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline

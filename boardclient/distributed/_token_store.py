@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import Final
 
-from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient._base._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._file_store import absolute_path, check_file, check_folder
 from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T, changed
 from boardclient.errors import CredentialError, JournalError

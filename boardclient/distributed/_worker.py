@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from boardclient import AsyncSession
-from boardclient._environment import optional, required
+from boardclient._base._environment import optional, required
 from boardclient._interface import _operations as operations
-from boardclient._pace import Pace
+from boardclient._pipeline._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._run import journal_identity

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._run import check_count
 from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, resume, status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 
 with requires_extra("fastapi", __name__):
     from boardclient.integrations.starlette import ModelJSONResponse

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from boardclient._activities import INSTALLED, SOURCES, Activity, Instrument
-from boardclient._environment import requires_extra
+from boardclient._base._activities import INSTALLED, SOURCES, Activity, Instrument
+from boardclient._base._environment import requires_extra
 from boardclient._interface._responses import is_http_error
 from boardclient.errors import ApiError, BoardClientError
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession

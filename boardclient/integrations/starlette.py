@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, logger, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.integrations.asgi import OriginGuard

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import attrs
 
-from boardclient._guards import wait_to_end
+from boardclient._base._guards import wait_to_end
 from boardclient.errors import JournalError
 from boardclient.store import _clock, _sqlite
 from boardclient.store._connection import Connection

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import unquote
 
-from boardclient._environment import find_location
-from boardclient._redaction import without_frames
+from boardclient._base._environment import find_location
+from boardclient._base._redaction import without_frames
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 from boardclient.store._connection import Columns, Connection, row_maker, translated
 
 with requires_extra("postgres", "a ledger on PostgreSQL"):

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import attrs
 
-from boardclient._redaction import encoded, forms_of, is_free_of
+from boardclient._base._redaction import encoded, forms_of, is_free_of
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
 # They hold no text, or lead to all of the program.
@@ -80,7 +80,7 @@ def _checked(secrets: Iterable[str]) -> list[str]:
 
 
 def _encoded_forms(secrets: Sequence[str]) -> frozenset[bytes]:
-    """Return what to search for with `boardclient._redaction.is_free_of`, which undoes percent-encoding and escapes by itself."""
+    """Return what to search for with `_redaction.is_free_of`, which undoes percent-encoding and escapes by itself."""
     forms = {*forms_of(secrets)}
     for secret in secrets:
         forms |= {repr(secret)[1:-1].encode(), ascii(secret)[1:-1].encode()}

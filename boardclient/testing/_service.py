@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 import attrs
 from aiohttp import web
 
-from boardclient._guards import check_notified
+from boardclient._base._guards import check_notified
 from boardclient.testing import faults
 from boardclient.testing._oauth import Answer, Json, Member
 from boardclient.testing._rules import FORMS, OPERATIONS, UNKNOWN, BoardRules, SeededBoard, operation_of

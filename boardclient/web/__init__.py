@@ -21,9 +21,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
-from boardclient._environment import optional, required
-from boardclient._guards import Outcome, begin_in_task, result_of, supplied
-from boardclient._redaction import raises_without_frames, takes_secrets
+from boardclient._base._environment import optional, required
+from boardclient._base._guards import Outcome, begin_in_task, result_of, supplied
+from boardclient._base._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._credentials import Credentials, Exchange, StaticCredentials, is_issued_by
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials

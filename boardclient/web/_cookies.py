@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from boardclient._environment import requires_extra
-from boardclient._redaction import hides
+from boardclient._base._environment import requires_extra
+from boardclient._base._redaction import hides
 
 if TYPE_CHECKING:
     from itsdangerous import URLSafeSerializer

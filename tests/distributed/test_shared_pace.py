@@ -18,7 +18,7 @@ from pace_simulation import Bucket, Service, SlidingWindow, Window, served
 from waiting import SECONDS, until
 
 from boardclient import JournalError, Pace
-from boardclient._pace import _shared
+from boardclient._pipeline._pace import _shared
 from boardclient.testing import BoardService, faults
 
 WORKER = """

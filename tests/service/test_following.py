@@ -25,7 +25,7 @@ from boardclient import (
     StaticCredentials,
     logs,
 )
-from boardclient._activities import INSTALLED, Activity, Instrument
+from boardclient._base._activities import INSTALLED, Activity, Instrument
 from boardclient.errors import Effect, SessionClosedError
 from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.testing import BoardService, assert_no_secrets, faults

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from boardclient import AsyncSession, StaticCredentials, TransportError
-from boardclient._redaction import shown_url
+from boardclient._base._redaction import shown_url
 from boardclient.testing import BoardService
 
 KEY, TOKEN = "the-k3y-of-the-application", "the-t0ken-of-the-user"

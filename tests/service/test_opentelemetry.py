@@ -37,7 +37,7 @@ from pace_simulation import pace_of
 from virtual_loop import Clock
 
 from boardclient import AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials
-from boardclient._activities import INSTALLED, Activity
+from boardclient._base._activities import INSTALLED, Activity
 from boardclient.events import RetryScheduled
 from boardclient.integrations.opentelemetry import BoardClientInstrumentor, _OpenTelemetry
 from boardclient.testing import BoardService, assert_no_secrets, faults

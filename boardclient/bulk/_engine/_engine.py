@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final
 
-from boardclient._guards import wait_to_end
+from boardclient._base._guards import wait_to_end
 from boardclient._interface._responses import ends_run
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source

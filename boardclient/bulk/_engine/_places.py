@@ -18,13 +18,13 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk._engine._source import AsyncSource, SyncSource
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import ADMISSION, LIVES, MOST_SENDS, Event, Life, Outcome, Row, State, Unknown
 from boardclient.bulk._proof._board import RunBoard
 from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Tally
-from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import Turns
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card

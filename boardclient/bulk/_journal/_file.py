@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
-from boardclient._environment import find_location, why_no_file_opens
+from boardclient._base._environment import find_location, why_no_file_opens
 from boardclient.bulk._journal._conversion import EARLIER, convert, show_as_this_format
 from boardclient.errors import JournalError
 from boardclient.store._kinds import JOURNAL, check_journal

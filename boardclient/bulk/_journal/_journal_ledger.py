@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Final, Self, TypeVar
 
-from boardclient._guards import wait_to_end
+from boardclient._base._guards import wait_to_end
 from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
 from boardclient.bulk._journal._journal_rows import Decision, JournalRows, Note, storable

@@ -157,7 +157,7 @@ def _clock(headers: Mapping[str, str]) -> list[Finding]:
 
 def _proxy_in_words(settings: Settings, url: str) -> str:
     """Return which proxy requests go through, without its password, and which variable names it. "" if there is none."""
-    from boardclient._environment import proxy_of, variable_of_proxy
+    from boardclient._base._environment import proxy_of, variable_of_proxy
 
     proxy = urlsplit(proxy_of(url, allow_insecure=settings.allow_insecure) or "")
     if not proxy.netloc:

@@ -20,15 +20,15 @@ import attrs
 import click
 
 from boardclient import AsyncSession, Card, JournalError
-from boardclient._environment import reason_of
+from boardclient._base._environment import reason_of
 from boardclient.bulk.journal import is_new, read_journal
 from boardclient.bulk.plan import Plan, planned_run
 from boardclient.cli._commands._import_options import ImportOptions
 from boardclient.cli._commands._import_run import ImportRun
-from boardclient.cli._commands._row_numbers import RowNumbers
 from boardclient.cli._files import _rows
 from boardclient.cli._files._layout import Layout, Problem, problem_lines
 from boardclient.cli._files._recognise import recognise
+from boardclient.cli._files._row_numbers import RowNumbers
 from boardclient.cli._names import Names, of_lists
 from boardclient.cli._output import LINES, UsageError, local, note, plural, quoted, show, show_all
 from boardclient.cli._running import Client, end_by_signal, handled_by

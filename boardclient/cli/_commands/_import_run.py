@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
-from boardclient._environment import reason_of
+from boardclient._base._environment import reason_of
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
 from boardclient.cli._commands._import_options import ImportOptions
-from boardclient.cli._commands._row_numbers import RowNumbers, name_of
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._files import _rows
+from boardclient.cli._files._row_numbers import RowNumbers, name_of
 from boardclient.cli._output import (
     CommandError,
     NoCredentialsError,

@@ -9,7 +9,7 @@ import click
 
 from boardclient.cli._addresses import is_address
 from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
-from boardclient.cli._commands._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, settled
+from boardclient.cli._files._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, settled
 from boardclient.cli._output import CommandError, NotProvenError, first_lines, note, out, plural, quoted, show, show_all
 
 if TYPE_CHECKING:

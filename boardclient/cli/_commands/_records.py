@@ -279,7 +279,7 @@ async def card_label(client: Client, card: str = _card, label: str = argument("L
 
 def _put(data: bytes, output: Path | None) -> None:
     """Write a file, or to stdout."""
-    from boardclient._environment import reason_of
+    from boardclient._base._environment import reason_of
     from boardclient.credentials._profiles import replace_file
 
     if output is not None:

@@ -53,7 +53,7 @@ def _field(value: str) -> tuple[str, Any]:
 
 
 def _text_of(file: str) -> str:
-    from boardclient._environment import reason_of
+    from boardclient._base._environment import reason_of
 
     try:
         if file == "-":

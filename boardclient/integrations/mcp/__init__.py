@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from boardclient import AsyncSession
-from boardclient._environment import requires_extra
+from boardclient._base._environment import requires_extra
 
 with requires_extra("mcp", "the server for agents"):
     from boardclient.integrations.mcp._calls import note_event

@@ -11,10 +11,10 @@ from typing import Final, Self
 import attrs
 
 from boardclient._interface._responses import status_of
-from boardclient._pace._evidence import Evidence
-from boardclient._pace._phases import HIGHEST, LOWEST, AtATime, Open
-from boardclient._pace._refusals import LimitSearch
-from boardclient._pace._timing import Latency, PacedAttempt, Schedule
+from boardclient._pipeline._pace._evidence import Evidence
+from boardclient._pipeline._pace._phases import HIGHEST, LOWEST, AtATime, Open
+from boardclient._pipeline._pace._refusals import LimitSearch
+from boardclient._pipeline._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient.errors import Effect
 
 _TICK: Final = 0.02

@@ -25,10 +25,10 @@ from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
 from boardclient._interface._responses import status_of
-from boardclient._pace._evidence import Evidence
-from boardclient._pace._permits import FIRST_CONCURRENCY, REST_SECONDS, Permits
-from boardclient._pace._phases import Ordinary, Phase
-from boardclient._pace._timing import PacedAttempt
+from boardclient._pipeline._pace._evidence import Evidence
+from boardclient._pipeline._pace._permits import FIRST_CONCURRENCY, REST_SECONDS, Permits
+from boardclient._pipeline._pace._phases import Ordinary, Phase
+from boardclient._pipeline._pace._timing import PacedAttempt
 from boardclient._version import __version__
 from boardclient.errors import JournalError
 from boardclient.store._connection import Connection

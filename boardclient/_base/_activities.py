@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._guards import check_notified, guarded
+from boardclient._base._guards import check_notified, guarded
 from boardclient.errors import BoardClientError, Effect
 from boardclient.logs import CALLS
 

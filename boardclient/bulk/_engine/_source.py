@@ -9,7 +9,7 @@ from contextvars import copy_context
 from itertools import chain, count, islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from boardclient._guards import wait_to_end
+from boardclient._base._guards import wait_to_end
 
 T = TypeVar("T")
 

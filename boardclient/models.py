@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, Unio
 
 import attrs
 
+from boardclient._base._dates import aware as aware
+from boardclient._base._dates import configured_zone as configured_zone
+from boardclient._base._dates import did_you_mean as did_you_mean
+from boardclient._base._dates import fields_of, moment_or_none
+from boardclient._base._dates import find_zone as find_zone
+from boardclient._base._dates import is_visible as is_visible
+from boardclient._base._dates import read_date as read_date
 from boardclient.errors import BoardClientError, InvalidIdentifierError
-from boardclient.models._reading import aware as aware
-from boardclient.models._reading import configured_zone as configured_zone
-from boardclient.models._reading import did_you_mean as did_you_mean
-from boardclient.models._reading import fields_of, moment_or_none
-from boardclient.models._reading import find_zone as find_zone
-from boardclient.models._reading import is_visible as is_visible
-from boardclient.models._reading import read_date as read_date
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]

@@ -18,8 +18,8 @@ from typing import Final
 
 import attrs
 
-from boardclient._pace._evidence import COUNT, Evidence, Usual
-from boardclient._pace._phases import (
+from boardclient._pipeline._pace._evidence import COUNT, Evidence, Usual
+from boardclient._pipeline._pace._phases import (
     CLIMB,
     CRUISE,
     HIGHEST,
@@ -33,7 +33,7 @@ from boardclient._pace._phases import (
     Steady,
     Trial,
 )
-from boardclient._pace._timing import PacedAttempt, Schedule
+from boardclient._pipeline._pace._timing import PacedAttempt, Schedule
 
 _PAUSE: Final = 0.15
 """The seconds without a start after a refusal. A small excess leaves about that much of a window."""

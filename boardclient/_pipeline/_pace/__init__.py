@@ -16,14 +16,14 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from boardclient._pace._evidence import Evidence
-from boardclient._pace._permits import REST_SECONDS, Permits
-from boardclient._pace._phases import HIGHEST, LONGEST_WAIT_SECONDS
-from boardclient._pace._timing import PacedAttempt
-from boardclient._redaction import takes_secrets
+from boardclient._base._redaction import takes_secrets
+from boardclient._pipeline._pace._evidence import Evidence
+from boardclient._pipeline._pace._permits import REST_SECONDS, Permits
+from boardclient._pipeline._pace._phases import HIGHEST, LONGEST_WAIT_SECONDS
+from boardclient._pipeline._pace._timing import PacedAttempt
 
 if TYPE_CHECKING:
-    from boardclient._pace._shared import SharedPermits
+    from boardclient._pipeline._pace._shared import SharedPermits
 
 __all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace"]
 
@@ -128,7 +128,7 @@ class Pace:
         return pace
 
     def _share(self, ledger: str | os.PathLike[str], account: str, most: int) -> SharedPermits:
-        from boardclient._pace._shared import SharedPermits  # few programs share a pace
+        from boardclient._pipeline._pace._shared import SharedPermits  # few programs share a pace
 
         return SharedPermits(
             ledger,

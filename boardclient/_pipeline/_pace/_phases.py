@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient._pace._evidence import EXCESS
+from boardclient._pipeline._pace._evidence import EXCESS
 
 LOWEST: Final = 0.05
 HIGHEST: Final = 1e5

@@ -1,0 +1,1 @@
+"""What all parts stand on: no calls, no rows, no accounts."""
