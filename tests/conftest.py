@@ -213,7 +213,7 @@ def raw_server() -> RawServer:
 
 @pytest.fixture(params=["recipe", "naive twin"])
 def make_recipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Recipe]]:
-    """Give a function that makes the recipe of a section of docs/engines.md, or its naive twin, in a folder."""
+    """Give a function that makes the recipe of the page of an engine, or its naive twin, in a folder."""
     from recipe_helpers import Recipe  # needs the group `full`
 
     made: list[Recipe] = []

@@ -1,4 +1,4 @@
-"""The recipes of docs/engines.md as programs, which run while responses are lost and a worker is killed."""
+"""The recipes of docs/engines/ as programs, which run while responses are lost and a worker is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from boardclient.distributed import report
 from boardclient.testing import BoardService, faults
 
 _HERE = Path(__file__).parent
-_PAGE = _HERE.parent.joinpath("docs", "engines.md")
+_PAGES = _HERE.parent / "docs"
 ROWS = 160
 BATCHES = 4
 _START = f"""
@@ -36,20 +36,15 @@ if __name__ == "__main__":
 _FINISH = "import asyncio, sys, tasks; asyncio.run(tasks.finish(sys.argv[1], sys.argv[3], 'cards'))"
 
 
-def _section(title: str) -> str:
-    return _PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
 def blocks(title: str, language: str) -> list[str]:
-    """Return the blocks of a section."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", _section(title), re.MULTILINE | re.DOTALL)
-    assert found, f"docs/engines.md has no {language} under {title!r}"
-    return found
+    """Return the blocks of the page of an engine."""
+    page = _PAGES.joinpath("engines", f"{title.lower()}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-def lines(title: str) -> list[str]:
-    """Return the pieces of code in the lines of a section."""
-    return re.findall(r"`([^`\n]+)`", _section(title))
+def lines_to_come_back() -> list[str]:
+    """Return the pieces of code in the table of engines."""
+    return re.findall(r"`([^`\n]+)`", _PAGES.joinpath("distributed.md").read_text(encoding="utf-8"))
 
 
 @attrs.frozen
@@ -214,6 +209,8 @@ class Recipe:
         if self.is_naive:
             assert cards.total() > ROWS
             return
+        for printed in blocks(self.title, "text"):
+            assert printed in self.log, "the page shows what its program prints"
         assert self._count(1) == BATCHES
         assert self._count(2) >= BATCHES - once
         assert cards == Counter(f"card {n}" for n in range(ROWS))

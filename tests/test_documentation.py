@@ -171,7 +171,7 @@ def test_the_readme_shows_what_the_client_is_for_and_where_to_go() -> None:
     assert "| I have … | I read … |" in _README[first.end() :]
 
 
-_LOOKED_UP = {"docs/errors.md", "docs/engines.md", "docs/performance-tables.md", "docs/service.md", "docs/changelog.md"}
+_LOOKED_UP = {"docs/errors.md", "docs/performance-tables.md", "docs/service.md", "docs/changelog.md"}
 """Pages in which a reader looks one thing up, and leaves."""
 
 

@@ -1,4 +1,4 @@
-"""The light recipes of docs/engines.md, with the real engines: each row has one card, and the naive twins make more."""
+"""The light recipes of docs/engines/, with the real engines: each row has one card, and the naive twins make more."""
 
 from __future__ import annotations
 

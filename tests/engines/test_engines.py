@@ -1,4 +1,4 @@
-"""The recipes of docs/engines.md whose engines are heavy: each row has one card, and the naive twins make more."""
+"""The recipes of docs/engines/ whose engines are heavy: each row has one card, and the naive twins make more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from recipe_helpers import MakeRecipe, Recipe, lines
+from recipe_helpers import MakeRecipe, Recipe, lines_to_come_back
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
@@ -106,7 +106,7 @@ async def test_airflow_comes_back_at_the_time_that_the_error_names(make_recipe: 
 
 def test_temporal_receives_the_time_from_the_line_of_the_page() -> None:
     """It is raised as an activity raises it, without a server."""
-    (line,) = [found for found in lines("Come back later") if "ApplicationError" in found]
+    (line,) = [found for found in lines_to_come_back() if "ApplicationError" in found]
     error = JournalError("another worker has part 1")
     error.retry_at = datetime.now(UTC) + timedelta(seconds=90)
     names = {"ApplicationError": ApplicationError, "datetime": datetime, "UTC": UTC, "error": error}
