@@ -36,7 +36,16 @@ _Error = TypeVar("_Error", bound="BoardClientError")
 
 
 class Effect(enum.Enum):
-    """What a call may have done at the service, from the least to the most serious."""
+    """What a call may have done at the service, from the least to the most serious.
+
+    ```python
+    try:
+        await session.cards.create("Book the hall", list_id=todo.id)
+    except BoardClientError as error:
+        if error.effect in (Effect.NOT_SENT, Effect.REJECTED):
+            print("there is no card: the call may be made again")
+    ```
+    """
 
     NOT_SENT = "not sent"
     """The service never got the request."""
@@ -132,6 +141,13 @@ class ShownRequest(NamedTuple):
 class BoardClientError(Exception):
     """Base of all errors of this package.
 
+    ```python
+    try:
+        await session.cards.create("Book the hall", list_id=todo.id)
+    except BoardClientError as error:
+        print(error.effect, error.retry_at, error.attempts)
+    ```
+
     Attributes:
         message: The error in words, without credentials.
         effect: The worst of what the attempts may have done.
@@ -198,6 +214,13 @@ def _restore(cls: type[_Error], args: tuple[object, ...], state: dict[str, objec
 class ApiError(BoardClientError):
     """Report a response that is not a success (interface section 7).
 
+    ```python
+    try:
+        await session.cards.get("none")
+    except ApiError as error:
+        print(error.status, error.request, error.body)
+    ```
+
     Attributes:
         status: The HTTP status.
         headers: The first 64 KiB of the headers of the response, with `***` in place of credentials.
@@ -253,7 +276,15 @@ class NotFoundError(ApiError):
 
 
 class RateLimitError(ApiError):
-    """Report status 429: the service asks for fewer requests. See `retry_after` for a pause that it names."""
+    """Report status 429: the service asks for fewer requests. See `retry_after` for a pause that it names.
+
+    ```python
+    try:
+        await session.members.me()
+    except RateLimitError as error:
+        print("again at", error.retry_at)
+    ```
+    """
 
     suggested_status = 503
 
@@ -331,6 +362,13 @@ class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and cons
 
     Nothing was sent. `login_url` is where the application's sign-in begins, None if the credentials have none. `is_signed_out`
     says that the account had a token and has none any more, since its user has signed out: a bulk run under way ends then.
+
+    ```python
+    try:
+        await session.members.me()
+    except ConsentRequired as error:
+        print(error.account, "signs in at", error.login_url)
+    ```
     """
 
     suggested_status = 401

@@ -106,6 +106,14 @@ BulkPhase: TypeAlias = Literal["reading the board", "creating", "waiting"]
 class BulkProgress:
     """Report how far a bulk run is.
 
+    ```python
+    def show(progress: BulkProgress) -> None:
+        print(progress.status, progress.done, "of", progress.total)
+
+
+    await session.cards.create_many(drafts, board_id=board.id, on_progress=show)
+    ```
+
     Attributes:
         done: The number of rows that have a result.
         created: The number of cards that this run has created.

@@ -218,7 +218,14 @@ class BoardList(_Model):
 @_lazy_extra
 @attrs.frozen
 class Card(_Model):
-    """A card (interface 2.3). A field is None if the response lacks it; `due` is aware."""
+    """A card (interface 2.3). A field is None if the response lacks it; `due` is aware.
+
+    ```python
+    card = await session.cards.create("Book the hall", list_id=todo.id)
+    print(card.name, card.due, card.extra.get("badges"))
+    print(card.to_dict())
+    ```
+    """
 
     id: str
     name: str | None = None
@@ -409,6 +416,12 @@ def check_card(name: object, list_id: object, desc: object, due: object, pos: ob
 @attrs.frozen
 class CardDraft(_Model):
     """A card to be created (interface 4.3).
+
+    ```python
+    draft = CardDraft("Invite Ada", list_id=todo.id, reference="guest 1")
+    same = CardDraft.from_dict({"name": "Invite Ada", "list_id": todo.id, "reference": "guest 1"})
+    assert draft == same
+    ```
 
     Args:
         name: The name of the card.

@@ -69,6 +69,17 @@ def _back_off(retry_state: RetryCallState) -> float:
 class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its own
     """Wait as long as `Retry-After` asks for.
 
+    ```python
+    from tenacity import AsyncRetrying, stop_after_attempt
+
+    policy = AsyncRetrying(
+        retry=when_safe | when_status(502),
+        wait=wait_retry_after(at_most=10),
+        stop=stop_after_attempt(5) | budget(),
+    )
+    again = session.with_options(retry=policy)
+    ```
+
     Args:
         otherwise: The wait if there is no such header. By default a random time from 0 to a bound that doubles with each attempt,
             from 0.05 seconds, or from 1 second after a 429, to 20.
@@ -152,6 +163,11 @@ def default(attempts: int = 3, *, sleep: Callable[[float], Awaitable[None]] = as
     """Make the policy that each session has by default, with a budget of its own.
 
     It repeats `when_safe` with the pauses of `wait_retry_after`, of at most 20 seconds.
+
+    ```python
+    async with AsyncSession.from_env(retry=default(attempts=10), timeout=300) as patient:
+        await patient.members.me()
+    ```
 
     Args:
         attempts: The most attempts of a call, 3 by default. The first one counts.

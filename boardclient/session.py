@@ -83,6 +83,11 @@ class AsyncSession:
     One session serves any number of tasks. Use it as an asynchronous context manager, or close it with `aclose`. It may be
     created outside of an event loop, and belongs to the event loop and process of its first call.
 
+    ```python
+    async with AsyncSession.from_env() as session:
+        board = await session.boards.create("Launch", default_lists=True)
+    ```
+
     Args:
         credentials: What signs the requests, such as `StaticCredentials` or `OAuthCredentials`.
         base_url: The address of the service, without `/1`.

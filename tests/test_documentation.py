@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 import boardclient
-from boardclient.testing import BoardService
+from boardclient.credentials import Exchange
+from boardclient.testing import BoardService, faults
 
 _ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -119,33 +120,63 @@ def test_each_program_runs_as_pasted_and_prints_what_stands_below_it(
         assert _VARYING.sub("…", printed) == _VARYING.sub("…", output), "run this test with --write-output"
 
 
-_EXAMPLES = {
-    name: found[1]
-    for name in boardclient.__all__
-    if (found := re.search(r"^```python\n(.*?)^```$", inspect.getdoc(getattr(boardclient, name)) or "", re.MULTILINE | re.DOTALL))
-}
+_EXAMPLES_OF = {"boardclient": 18, "boardclient.retry": 2, "boardclient.testing": 5, "boardclient.web": 1}
+"""The modules whose classes and functions have examples, and at least how many. Without extras."""
 
 
-def test_classes_whose_use_is_not_plain_have_an_example() -> None:
+def _examples(module: str) -> dict[str, str]:
+    found = {}
+    for name in importlib.import_module(module).__all__:
+        text = inspect.getdoc(getattr(sys.modules[module], name)) or ""
+        if example := re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            found[f"{module}.{name}"] = example[1]
+    return found
+
+
+_EXAMPLES = {name: example for module in _EXAMPLES_OF for name, example in _examples(module).items()}
+
+
+@pytest.mark.parametrize("module", _EXAMPLES_OF)
+def test_classes_whose_use_is_not_plain_have_an_example(module: str) -> None:
     """Their docstrings, which editors and the reference show, have it."""
-    assert {"BulkReport", "BulkRun", "OAuthCredentials", "Pace", "Response"} <= _EXAMPLES.keys()
+    assert len(_examples(module)) >= _EXAMPLES_OF[module]
+
+
+async def _run_example(source: str, running: BoardService, **more: object) -> None:
+    async with running.session() as session:
+        board = await session.boards.create("Launch", default_lists=True)
+        todo = (await session.boards.lists(board.id))[0]
+        known = {public: getattr(boardclient, public) for public in boardclient.__all__} | more
+        known |= {"session": session, "board": board, "todo": todo, "drafts": [boardclient.CardDraft("A", todo.id)]}
+        exec("async def example(session=session):\n" + textwrap.indent(source, "    "), known)
+        await known["example"]()
 
 
 @pytest.mark.parametrize("name", _EXAMPLES)
 async def test_each_example_of_a_docstring_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: BoardService
 ) -> None:
-    """An example stands in a coroutine that has an open session, a board, its first list and some drafts."""
+    """An example stands in a coroutine that has an open session, a board, its first list, drafts, and its service."""
     monkeypatch.chdir(tmp_path)
     for variable, value in service.environment.items():
         monkeypatch.setenv(variable, value)
-    async with service.session() as session:
-        board = await session.boards.create("Launch", default_lists=True)
-        todo = (await session.boards.lists(board.id))[0]
-        known = {public: getattr(boardclient, public) for public in boardclient.__all__}
-        known |= {"session": session, "board": board, "todo": todo, "drafts": [boardclient.CardDraft("A", todo.id)]}
-        exec("async def example(session=session):\n" + textwrap.indent(_EXAMPLES[name], "    "), known)
-        await known["example"]()
+    if name == "boardclient.web.SignIn":
+        monkeypatch.setenv("BOARDCLIENT_COOKIE_SECRET", "a secret for this test")
+    module = sys.modules[name.rpartition(".")[0]]
+    names = {"service": service, "faults": faults, "Exchange": Exchange}
+    names |= {public: getattr(module, public) for public in module.__all__}
+    await _run_example(_EXAMPLES[name], service, **names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["open_job", "plan", "SqlTokenStore"])
+async def test_each_example_of_several_workers_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These need the package's own extra `postgres`, and the embedded service."""
+    monkeypatch.chdir(tmp_path)
+    distributed = importlib.import_module("boardclient.distributed")
+    names = {public: getattr(distributed, public) for public in distributed.__all__}
+    async with BoardService() as service:
+        await _run_example(_examples("boardclient.distributed")[f"boardclient.distributed.{name}"], service, **names)
 
 
 @pytest.mark.parametrize("page", _PAGES)

@@ -32,6 +32,12 @@ MOST_PROBLEMS: Final = 1000
 class CardResult:
     """The result of one draft (interface 4.3).
 
+    ```python
+    async with session.cards.create_many(drafts, board_id=board.id) as run:
+        async for result in run:
+            print(result.draft.name, result.state, result.card or result.error)
+    ```
+
     Attributes:
         index: The position of the draft in the input, from 0.
         draft: The draft, as the input gave it.

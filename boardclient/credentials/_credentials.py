@@ -221,6 +221,15 @@ class CredentialProvider(Protocol):
 
     An exception of theirs reaches the caller as the cause of a `CredentialError`. Events, logs and journals name the attribute
     `account` of a provider that has one.
+
+    ```python
+    class FromVault:
+        async def acquire(self, exchange: Exchange) -> Credentials:
+            return Credentials(await read_token())  # a function of yours
+
+        async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+            return Credentials(await read_token())  # equal ones make the 401 final
+    ```
     """
 
     async def acquire(self, exchange: Exchange) -> Credentials:
@@ -280,6 +289,12 @@ class OwnProvider:
 @takes_secrets
 class StaticCredentials(OwnProvider):
     """Sign with one token that never changes. A 401 is final (interface section 5).
+
+    ```python
+    credentials = StaticCredentials(token="…", key="…")
+    async with AsyncSession(credentials, "https://board.example") as session:
+        print(session)
+    ```
 
     Args:
         token: The access token.

@@ -35,6 +35,11 @@ class EncryptedTokenStore:
 
     Needs the extra `crypto`.
 
+    ```python
+    key = EncryptedTokenStore.generate_key()  # keep it outside of the store
+    store = EncryptedTokenStore(FileTokenStore("tokens.db"), [key])
+    ```
+
     Args:
         inner: The store that keeps the rows, such as a `FileTokenStore`.
         keys: One or several keys as `generate_key` makes them, the newest first.

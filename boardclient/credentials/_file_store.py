@@ -70,6 +70,10 @@ class FileTokenStore(AccountStore):
     step and closed after it, so there is nothing to close, and a process may fork at any time. A step that is cancelled may
     still be done. Tokens that are deleted or replaced are overwritten in the file.
 
+    ```python
+    store = FileTokenStore("tokens.db")  # for `store=` of `OAuthCredentials` or `SignIn`
+    ```
+
     Args:
         path: The path of the file. `~` is the user's home folder.
         clock: A function that returns seconds since the epoch, the same in all processes. `time.time` by default.

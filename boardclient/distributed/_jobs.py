@@ -97,6 +97,12 @@ async def plan(
     Each part is a batch whose key is its number. The same call completes a plan that was interrupted. If the job has ended, rows
     that failed or are unknown are opened again. No other process waits while the rows are read.
 
+    ```python
+    job = await plan(drafts, board.id, "cards.ledger")
+    for part in job.parts:
+        await import_part(job, part, session=session)  # in a task of your engine
+    ```
+
     Args:
         rows: The cards to create, as in `create_many`, in the same order each time. They are read once, and stored.
         board_id: The board of all rows.
@@ -163,6 +169,12 @@ async def open_job(
     """Open a job whose rows come in batches, for `import_batch`. The same arguments open the same job.
 
     Without a name, it is the job to which `plan` and `cards.create(reference=)` add the rows of this board and account.
+
+    ```python
+    job = await open_job(board.id, "cards.ledger", name="May")
+    await import_batch(job, "batch 1", drafts, session=session)
+    report = await reconcile(job, session=session)
+    ```
 
     Args:
         board_id: The board of all rows.

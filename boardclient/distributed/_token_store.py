@@ -58,6 +58,10 @@ class SqlTokenStore(AccountStore):
     in a file by one that ignores changes of the time of day. A connection is opened for each step and closed after it, so there
     is nothing to close, and any event loop may use the store. It can be pickled: only its location is.
 
+    ```python
+    store = SqlTokenStore("postgresql://app@db/app")  # for `store=` of `OAuthCredentials` or `SignIn`
+    ```
+
     Args:
         url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
 

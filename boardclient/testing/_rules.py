@@ -113,6 +113,11 @@ class CardRecord:
 class SeededBoard:
     """A board that was created by `seed`.
 
+    ```python
+    seeded = service.seed({"To Do": ["Book the hall"], "Done": []})
+    await session.cards.move(seeded.cards["Book the hall"], list_id=seeded.lists["Done"])
+    ```
+
     Attributes:
         id: The board's identifier.
         name: The board's name.

@@ -55,6 +55,13 @@ def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable
     A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML, a `repr` or `ascii()`, and in base64, also
     broken into lines, and hexadecimal if it has six bytes or more. Compressed and encrypted forms are not found.
 
+    ```python
+    try:
+        await session.cards.get("none")
+    except NotFoundError as error:
+        assert_no_secrets(error, secrets=[service.token])
+    ```
+
     Args:
         thing: The object to search.
         secrets: The secrets. None of them may be empty.

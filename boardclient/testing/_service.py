@@ -83,6 +83,11 @@ class Faults:
     """The plan of which calls get which faults. Owned by the service.
 
     A call gets the fault of the first entry that fits. If none fits, the rate limit applies.
+
+    ```python
+    service.faults.add(faults.status(503), "members.me", times=1)
+    service.faults.add(faults.drop(commit=True), "cards.create", call=3)
+    ```
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -202,6 +207,12 @@ class BoardService:
     `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.
     `faults` plans what goes wrong, `calls` has the requests, and `rules` has the stored boards, lists and cards. A closed service
     can be entered again, with the same port and data.
+
+    ```python
+    async with BoardService() as service, service.session() as session:
+        board = service.seed({"To Do": ["Book the hall"]})
+        print(await session.boards.cards(board.id), service.calls_of("boards.cards"))
+    ```
 
     Args:
         port: The port on 127.0.0.1. 0, the default, means any free port.

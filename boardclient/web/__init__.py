@@ -174,6 +174,10 @@ class SignIn:
     A signed cookie says which account is signed in at a browser. It is good for this client at this service only, and until the
     account signs out at any browser.
 
+    ```python
+    sign_in = SignIn.from_env(session, pkce=True)  # `FastAPIBoards(SignIn.from_env)` makes one at each start
+    ```
+
     Args:
         session: The application's session, whose pool serves all users.
         client_id: The identifier of the registered client.
