@@ -14,15 +14,23 @@ import boardclient
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _TEXT = (_DOCS / "llms.txt").read_text(encoding="utf-8")
-_PROGRAMS = re.findall(r"^```python\n(.*?)^```$", _TEXT, re.MULTILINE | re.DOTALL)
+_PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", _TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("source", _PROGRAMS, ids=range(len(_PROGRAMS)))
-def test_each_program_for_agents_runs_as_it_stands(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that copies a program needs no other page."""
+@pytest.mark.parametrize(("source", "output"), _PROGRAMS, ids=range(len(_PROGRAMS)))
+def test_each_program_for_agents_runs_as_it_stands(
+    source: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent that copies a program needs no other page. Below it stands what it prints."""
     monkeypatch.chdir(tmp_path)
     exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert capsys.readouterr().out == output
+
+
+def test_each_program_for_agents_has_its_output() -> None:
+    """None is left out of the test above."""
+    assert len(_PROGRAMS) == _TEXT.count("```python") == 2
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`([A-Z]\w+)`", _TEXT))))
