@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from boardclient.errors import JournalError
+from boardclient.errors import BoardClientError, JournalError
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._ledger import MOST_STALLS
@@ -42,6 +42,10 @@ class LeaseLostError(JournalError):
 
 class HeldElsewhereError(JournalError):
     """Another worker holds the part for longer than the call may wait."""
+
+
+class GivenBackError(BoardClientError):
+    """The service accepts nothing for longer than the call may wait."""
 
 
 def now() -> float:

@@ -20,7 +20,7 @@ from boardclient.bulk._single import bound_of, say_when
 from boardclient.distributed._batches import check_text
 from boardclient.distributed._doubts import BY_REPEATING, explain
 from boardclient.distributed._jobs import Job, enter_job, new_job
-from boardclient.distributed._leases import HeldElsewhereError
+from boardclient.distributed._leases import GivenBackError, HeldElsewhereError
 from boardclient.distributed._task import WorkOptions
 from boardclient.distributed._work import run_batch
 from boardclient.distributed._worker import Worker, worker_for
@@ -28,7 +28,7 @@ from boardclient.errors import BoardClientError, DeadlineError, Effect, NotFound
 from boardclient.models import Card, CardDraft, unread_card
 from boardclient.store._location import checked_location
 
-_WITHOUT_CAUSE = (BoardClientError, DeadlineError, HeldElsewhereError)
+_WITHOUT_CAUSE = (BoardClientError, DeadlineError, GivenBackError, HeldElsewhereError)
 """The classes of errors that say nothing of the request: what broke, or who has to act, is of another class."""
 
 

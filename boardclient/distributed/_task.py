@@ -29,7 +29,15 @@ from boardclient.bulk._single import End, late
 from boardclient.distributed import _leases
 from boardclient.distributed._batches import Batch, RowsHeldError, store_batch
 from boardclient.distributed._jobs import CLOSING, Job
-from boardclient.distributed._leases import LEASE_SECONDS, HeldElsewhereError, Lease, LeaseLostError, claim, worker_name
+from boardclient.distributed._leases import (
+    LEASE_SECONDS,
+    GivenBackError,
+    HeldElsewhereError,
+    Lease,
+    LeaseLostError,
+    claim,
+    worker_name,
+)
 from boardclient.distributed._status import result_of
 from boardclient.distributed._worker import Worker
 from boardclient.errors import BoardClientError, Effect, JournalError
@@ -515,7 +523,7 @@ class _Watch:
             ends_at = progress.wait_ends_at
             seconds = 0.0 if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
             if max(seconds, 1e-3) > rest:  # also if the pause that is left exceeds the rest
-                self.error = BoardClientError(f"{progress.status}: the part is given back")
+                self.error = GivenBackError(f"{progress.status}: the part is given back")
                 self.error.retry_at = ends_at
                 self.run.stop()
                 return

@@ -11,7 +11,7 @@ from mcp.client import Client
 
 from boardclient.integrations.mcp import make_server
 from boardclient.integrations.mcp._arguments import CONTENT, FILTER, WrongArgumentError, read_arguments
-from boardclient.testing import BoardService
+from boardclient.testing import BoardService, assert_no_secrets
 
 _CARD = {"name": "n", "reference": "r"}
 
@@ -81,6 +81,18 @@ async def test_tools_of_a_program_stand_beside_them(service: BoardService, tmp_p
             assert {"me", "double"} <= {tool.name for tool in (await client.list_tools()).tools}
             unknown = await call(client, "list_cards")
     assert (unknown["effect"], "Call one of me, board_lists" in unknown["next_step"]) == ("not sent", True)
+
+
+async def test_no_result_holds_a_credential_that_the_agent_has_sent(service: BoardService, tmp_path: Path) -> None:
+    """As a tool, an argument or a value: what equals the key or the token is not passed on."""
+    async with service.session() as session, Client(make_server(session, tmp_path / "l")) as client:
+        found = [
+            await call(client, service.token),
+            await call(client, "me", **{service.token: 1}),
+            await call(client, "get_card", card_id=service.key),
+        ]
+    assert_no_secrets(found, secrets=[service.token, service.key])
+    assert all("***" in one["error"] for one in found[:2])
 
 
 async def test_a_fault_of_the_server_has_the_same_form(

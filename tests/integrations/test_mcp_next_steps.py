@@ -120,6 +120,7 @@ async def test_what_is_to_be_done_ends(
         ("archive_list", {"list_id": "Done"}),
         ("delete_card", {"card_id": "none"}),
         ("board_cards", {"limit": -1}),
+        ("board_cards", {"list_id": "Done"}),
     ],
 )
 async def test_wrong_arguments_can_be_corrected(
@@ -133,6 +134,28 @@ async def test_wrong_arguments_can_be_corrected(
         results = await Agent(client, right).follow(tool, **wrong)
     assert results[0]["effect"] in {"not sent", "rejected"}
     assert results[-1]["effect"] == "done" or any(end in results[-1]["next_step"] for end in _ENDS), results
+
+
+async def test_a_list_without_cards_is_no_unknown_list(service: BoardService, right: dict[str, str], tmp_path: Path) -> None:
+    """A filter by the name of a list finds nothing, and says why. One by an empty list finds nothing."""
+    async with service.session(retry=None) as session, Client(make_server(session, tmp_path / "l")) as client:
+        agent = Agent(client, right)
+        found = await agent.call("board_cards", list_id="Done")
+        assert found["error"] == f"the list Done is not on the board {right['board_id']}"
+        assert found["next_step"].startswith("Take list_id from board_lists: a name is not an identifier.")
+        assert (await agent.call("board_cards", list_id=right["list_id"]))["cards"] == []
+
+
+async def test_a_pause_is_no_fault_of_the_arguments(service: BoardService, right: dict[str, str], tmp_path: Path) -> None:
+    """While the service accepts nothing, another creation is to be made again later: its list is not at fault."""
+    service.faults.add(faults.status(429, {"Retry-After": "200"}), "cards.create")
+    async with (
+        service.session(timeout=0.2, retry=None) as session,
+        Client(make_server(session, tmp_path / "l", settle=0.01)) as client,
+    ):
+        results = [await Agent(client, right).call("create_card", reference=str(number)) for number in range(3)]
+    assert [one["next_step"].split(" after ")[0] for one in results] == ["Repeat the call with the same arguments"] * 3, results
+    assert all(one["retry_at"] for one in results)
 
 
 async def test_another_card_under_a_reference_needs_another_reference(

@@ -30,6 +30,7 @@ _RESULT: Final = {
     "next_step": {"type": "string", "description": "What to do now. Empty if there is nothing to do."},
 }
 
+TAKE_LIST: Final = "Take list_id from board_lists: a name is not an identifier."
 CORRECT: Final = "Correct the arguments that the error names, then make the call."
 TELL: Final = "Tell the user what the error says"
 _MOST_TRIES: Final = 3
@@ -157,10 +158,12 @@ def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -
             "A reference stands for one card: for a new card take a new reference, for the same card the arguments of the first "
             f"call. If the error is about the ledger itself: {TELL.lower()}."
         )
-    is_elsewhere = type(error) is errors.BoardClientError and error.effect is Effect.NOT_SENT  # a list of another board
-    if is_elsewhere or (isinstance(error, errors.NotFoundError) and error.effect is Effect.REJECTED):
-        return advice.not_found if tries == 1 else advice.still_not_found
-    return ""
+    found = ""
+    if isinstance(error, errors.NotFoundError) and error.effect is Effect.REJECTED:
+        found = advice.not_found
+    elif type(error) is errors.BoardClientError and error.effect is Effect.NOT_SENT:  # a list of another board
+        found = f"{TAKE_LIST} The list must be on the board of board_id."
+    return advice.still_not_found if found and tries > 1 else found
 
 
 def _text_of(moment: datetime | None) -> str | None:

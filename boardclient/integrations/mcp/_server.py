@@ -75,7 +75,7 @@ class BoardServer(MCPServer[Any]):
                 return await super().call_tool(name, arguments, context)
             names = [*self._own, *others]
             words = f"there is no tool {name!r}{did_you_mean(name, names)}"
-            return results.shown(results.failed(Effect.NOT_SENT, words, f"Call one of {', '.join(names)}."))
+            return self._shown(results.failed(Effect.NOT_SENT, words, f"Call one of {', '.join(names)}."))
         call = self._begin(tool, arguments)
         try:
             await self._wait(call, context)
@@ -91,9 +91,9 @@ class BoardServer(MCPServer[Any]):
             call.task.cancel()
             await asyncio.wait({call.task}, timeout=_END_SECONDS)
         if call.task.done() and not call.task.cancelled():
-            return results.shown(call.task.result())
+            return self._shown(call.task.result())
         tries = self._note_failure(tool, arguments)
-        return results.shown(results.late(_ANSWER_SECONDS, call.words, tool.advice, tries, call.ends_at))
+        return self._shown(results.late(_ANSWER_SECONDS, call.words, tool.advice, tries, call.ends_at))
 
     def _begin(self, tool: Tool, arguments: Mapping[str, Any]) -> Call:
         """Begin a call, or return the one with the same arguments that has continued since its host had no result in time."""
@@ -121,7 +121,7 @@ class BoardServer(MCPServer[Any]):
                     await context.report_progress(round(loop.time() - began), round(_ANSWER_SECONDS), call.words)
 
     async def _answer(self, tool: Tool, arguments: Mapping[str, Any]) -> Result:
-        """Return the result of a call, without what equals a credential."""
+        """Return the result of a call."""
         try:
             result = await tool.work(**read_arguments(tool.name, tool.parameters, arguments, self._zone))
         except (WrongArgumentError, errors.InvalidIdentifierError) as error:
@@ -136,7 +136,11 @@ class BoardServer(MCPServer[Any]):
             result = results.failed(Effect.UNKNOWN, words, f"{results.TELL}.")
         else:
             self._failures.pop(_key(tool, arguments), None)
-        return self._session.redacted(result, *self._secrets)
+        return result
+
+    def _shown(self, result: Result) -> CallToolResult:
+        """Return a result for the protocol, without what equals a credential: also one that the agent itself has sent."""
+        return results.shown(self._session.redacted(result, *self._secrets))
 
     def _note_failure(self, tool: Tool, arguments: Mapping[str, Any]) -> int:
         """Count the failure of a call, and return how often in a row it has failed."""
@@ -158,7 +162,7 @@ class BoardServer(MCPServer[Any]):
             elif not isinstance(arguments, Mapping | None):
                 problem = "the arguments must be an object"
             if problem:
-                return results.shown(results.refused(problem))
+                return self._shown(results.refused(problem))
         return await call_next(ctx)
 
     async def run_stdio_async(self) -> None:
