@@ -252,7 +252,7 @@ _UNSENT_ERRORS: Final = (
     aiohttp.InvalidURL,
 )
 _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (aiohttp.ClientConnectorDNSError, "the host name does not resolve, check the address and the network"),
+    (aiohttp.ClientConnectorDNSError, "does not resolve, check the address and the network"),
     (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another, check the one in ssl="),
     (aiohttp.ClientProxyConnectionError, "the proxy can't be reached, check proxy= or the proxy of the environment"),
     (aiohttp.ClientHttpProxyError, "the proxy refused, check proxy= or the proxy of the environment"),
@@ -346,7 +346,9 @@ def _words_for(error: Exception) -> str:
         return f"{why}: {refusal.why}"
     if tls is not None:
         return f"{why}{_words_of_tls(tls)}"
-    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, ConnectionRefusedError):
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the host name {error.host} {why}"  # which may be the proxy's
+    if isinstance(cause, ConnectionRefusedError):
         return why
     if isinstance(system, int) and system > 0:
         return f"{why} ({os.strerror(system)})"

@@ -54,12 +54,13 @@ class Settings(_profiles.Settings):
     def advice(self) -> str:
         """Return what the user can do when the service refuses the credentials."""
         key, token = VARIABLES["key"], VARIABLES["token"]
-        found = [variable for name, variable in (("token", token), ("key", key)) if _is_quoted(self.values.get(name, ""))]
-        if found:
-            return f"{' and '.join(found)} hold{'s' * (len(found) == 1)} quotation marks, which are sent: write it without them"
+        for what, is_in in (("quotation marks", _is_quoted), ("spaces", _is_spaced)):
+            found = [variable for name, variable in (("token", token), ("key", key)) if is_in(self.values.get(name, ""))]
+            if found:
+                return f"{' and '.join(found)} hold{'s' * (len(found) == 1)} {what}, which are sent: write it without them"
         if self.token is not None:
             return f"the credentials are those of {key} and {token}"
-        if "key" in self.values:
+        if "key" in self.values and self.profile.kept_in:
             return f"the key is that of {key}, and the token that of the sign-in: unset {key}, or run boardclient login"
         return "run boardclient login"
 
@@ -105,6 +106,11 @@ def load(**chosen: str) -> Settings:
 def _is_quoted(value: str) -> bool:
     """Return True if a value begins or ends with a quotation mark: Docker and systemd don't take them away as shells do."""
     return value[:1] in _QUOTES or value[-1:] in _QUOTES
+
+
+def _is_spaced(value: str) -> bool:
+    """Return True if a value holds white space, as after the "Bearer" of a header that was pasted whole."""
+    return any(map(str.isspace, value))
 
 
 @attrs.define

@@ -696,6 +696,9 @@ def test_doctor_says_that_quotation_marks_belong_to_the_value(cli, board_service
     code, out, _ = cli("doctor")
     assert (code, board_service.token in out) == (4, False)
     assert "token\twrong\trefused; BOARDCLIENT_TOKEN holds quotation marks, which are sent: write it without them" in out
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", f"Bearer {board_service.token}")
+    words = "refused; BOARDCLIENT_TOKEN holds spaces, which are sent: write it without them"
+    assert words in cli("doctor").out
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", "'https://board.example'")
     words = "BOARDCLIENT_BASE_URL is 'https://board.example', with the quotation marks: write it without them"
     assert f"configuration\twrong\t{words}" in cli("doctor").out

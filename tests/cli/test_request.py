@@ -109,6 +109,8 @@ def test_the_exit_code_of_a_request_is_that_of_any_command(cli, monkeypatch, boa
     cli("request", "GET", "/1/cards/none").fails(1, "status 404")
     cli("request", "GET", "/2/cards").fails(2, 'path must start with "/1/"')
     cli("request", "CONNECT", "/1/cards").fails(2, "method must be an HTTP method")
+    cli("request", "/1/members/me").fails(2, "it comes before the path, such as GET /1/members/me")
+    cli("request", "GET", "https://other.example/1/me").fails(2, "other.example is not the service's address, http://127.0.0.1:")
     monkeypatch.setenv("BOARDCLIENT_TOKEN", "refused")
     cli("request", "GET", "/1/members/me").fails(4, "status 401")
     monkeypatch.delenv("BOARDCLIENT_TOKEN")

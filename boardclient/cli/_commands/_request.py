@@ -26,6 +26,12 @@ _WITHOUT_BODY = ("GET", "HEAD", "DELETE")
 """Methods whose fields go into the query: a body of theirs has no defined meaning (RFC 9110, sections 9.3.1, 9.3.2 and 9.3.5)."""
 
 
+def _method(value: str) -> str:
+    if "/" in value:
+        raise click.BadParameter(f"it comes before the path, such as GET {value}")
+    return value
+
+
 def _pair(value: str, separator: str = "=") -> tuple[str, str]:
     name, found, text = value.partition(separator)
     if not found or not name.strip():
@@ -66,9 +72,16 @@ def _text_of(file: str) -> str:
         raise click.BadParameter(f"{file} is not UTF-8 text") from None
 
 
-def _query_of(path: str) -> tuple[str, dict[str, list[str]]]:
-    """Return a path without its query, and the parameters of the query."""
+def _query_of(path: str, base_url: str) -> tuple[str, dict[str, list[str]]]:
+    """Return a path without the service's address and its query, and the parameters of the query.
+
+    Raises:
+        UsageError: it is an address elsewhere.
+    """
+    path = path.removeprefix(base_url.rstrip("/"))
     target = urlsplit(path)
+    if target.scheme and target.netloc:
+        raise UsageError(f"{target.hostname} is not the service's address, {base_url}: --base-url names another one")
     query: dict[str, list[str]] = {}
     for name, value in parse_qsl(target.query, keep_blank_values=True):
         query.setdefault(_pair(f"{name}=")[0], []).append(value)
@@ -103,7 +116,7 @@ def _with_fields(body: Any, given: dict[str, Any]) -> Any:
 @commands.runs("request", writes=True)
 async def request(
     client: Client,
-    method: str = argument("METHOD"),
+    method: str = argument("METHOD", type=_method),
     path: str = argument("PATH"),
     field: tuple[tuple[str, Any], ...] = option("-F", "--field", type=_field, multiple=True, metavar="NAME=VALUE"),
     raw_field: tuple[tuple[str, str], ...] = option("-f", "--raw-field", type=_pair, multiple=True, metavar="NAME=TEXT"),
@@ -134,7 +147,7 @@ async def request(
         header: A header of the request.
         body: A file with the JSON body, - for standard input.
     """
-    where, params = _query_of(path.removeprefix(client.settings.base_url.rstrip("/")))
+    where, params = _query_of(path, client.settings.base_url)
     _check_options(client, [*field, *raw_field, *query, *header])
     for name, text in query:
         params.setdefault(name, []).append(text)
