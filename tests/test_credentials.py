@@ -7,7 +7,15 @@ import attrs
 import pytest
 from session_helpers import ANY, requests, session_of
 
-from boardclient import AuthenticationError, ConsentRequired, CredentialError, Credentials, StaticCredentials, TransportError
+from boardclient import (
+    AuthenticationError,
+    ConsentRequired,
+    CredentialError,
+    Credentials,
+    StaticCredentials,
+    Token,
+    TransportError,
+)
 from boardclient.credentials import Exchange
 from boardclient.errors import Effect
 from boardclient.testing import BoardService, faults
@@ -27,6 +35,8 @@ def test_values() -> None:
     assert repr(credentials) == "Credentials()"
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         credentials.token = "another"  # type: ignore[misc]  # -- what is refused
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Token("token").value = "another"  # type: ignore[misc]  # -- what is refused
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def named(names: str) -> str:
         (b"\xff\xfe{\x00}\x00", NEITHER),
         (b"token=\xff", NEITHER),
         (b"[" * 100_000, NEITHER),
+        (b'{"access_token": "t"}' + b" " * 2**22, NEITHER),
         (
             b'{"access_token": "half of an emoji \\ud83d"}',
             "the token exchange gave no token: it holds U+FFFD or half of an emoji",

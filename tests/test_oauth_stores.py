@@ -229,6 +229,28 @@ async def test_a_step_that_fails(method: str, step: Callable[[], Any], words: st
     assert store.calls <= 3
 
 
+@virtual
+async def test_a_store_that_takes_no_token_and_has_none_is_named() -> None:
+    """No caller gets a token that no other worker would find."""
+
+    async def refused() -> None:
+        return None
+
+    error = await error_of(provider_of(store=Scripted("publish", refused)).acquire(FakeSession(token_response())))
+    assert str(error).startswith("the token store took no new token, and holds no other")
+
+
+@virtual
+async def test_another_holder_that_rests_without_a_time() -> None:
+    """A store that does not say how long: nothing is said that is not known."""
+
+    async def resting() -> LeaseRecord:
+        return LeaseRecord("cooling", None, 0)
+
+    error = await error_of(provider_of(store=Scripted("lease", resting)).acquire(FakeSession()))
+    assert str(error).startswith("a renewal by another holder of the account has just failed")
+
+
 @pytest.mark.parametrize("method", ["read", "lease", "publish", "release"])
 @virtual
 async def test_closing_does_not_wait_for_a_step_that_hangs(method: str) -> None:

@@ -115,8 +115,6 @@ _FIELDS: Final = ("name", "list_id", "desc", "due", "pos")
 
 def differing_field(stored: str, given: str) -> str | None:
     """Return the name of the first field in which two stored contents differ, None if the same card shows both."""
-    if stored == given:
-        return None
     one, other = (StoredRow(0, None, text, None, "waiting").draft for text in (stored, given))
     if Content.of(one) != Content.of(other):
         pairs = zip(_FIELDS, Content.of(one), Content.of(other), strict=False)

@@ -333,6 +333,45 @@ async def test_calls_of_a_function_that_are_refused_are_made_again(
     assert sum(call.status == 429 for call in service.calls) == 8
 
 
+async def test_calls_wait_for_the_map_s_pace_and_for_the_session_s_limiter(service: BoardService, session: AsyncSession) -> None:
+    """Once a call is refused the map has a pace of its own, beside the limiter that the application has given."""
+    service.faults.add(faults.status(429, {"Retry-After": "0"}), "members.me", call=2)
+    limiter, entered = asyncio.Semaphore(2), 0
+
+    class Counted:
+        async def __aenter__(self) -> None:
+            nonlocal entered
+            await limiter.acquire()
+            entered += 1
+
+        async def __aexit__(self, *exc: object) -> None:
+            limiter.release()
+
+    limited = session.with_options(retry=None, limiter=Counted())
+
+    async def call(number: int) -> str:
+        return (await limited.members.me()).id
+
+    results = [result async for result in limited.map(call, range(6), 2)]
+    assert {result.error for result in results} == {None}
+    assert (entered, len(service.calls)) == (7, 7)
+
+
+@virtually
+async def test_functions_without_calls_are_paced_once_one_is_refused() -> None:
+    """The pace learns from each of their results, whether they call a service that this library knows or not."""
+    async with AsyncSession(StaticCredentials("token"), "https://board.example") as session:
+        outcomes: dict[int, Exception] = {1: ApiError("too many requests", 429), 3: ValueError("a row that is wrong")}
+
+        async def call(item: int) -> int:
+            if (error := outcomes.pop(item, None)) is not None:
+                raise error
+            return item
+
+        results = {result.index: result.error async for result in session.map(call, range(6), 1)}
+        assert {index: type(error).__name__ for index, error in results.items() if error is not None} == {3: "ValueError"}
+
+
 async def test_calls_to_another_session_keep_their_own_limits(service: BoardService, session: AsyncSession, list_id: str) -> None:
     """A refusal there is an error, and a bulk run within a function has its own pace."""
     async with BoardService() as other, other.session(retry=None) as elsewhere:

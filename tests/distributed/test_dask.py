@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -460,3 +461,21 @@ async def test_progress_of_a_cluster_has_its_time_and_its_phase(
     phases = {progress.status for progress in seen}
     assert "creating" in phases
     assert "waiting for 1 row in doubt" in phases
+
+
+async def test_rows_that_their_parts_leave_unknown_are_settled_at_the_end(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without a part under way can do what a part beside others could not."""
+    for name, value in world.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dask_runs, "import_part_now", functools.partial(_import_without_probe, dask_runs.import_part_now))
+    world.service.faults.add(Losing(world, "card"), "cards.create")
+    job = await plan([CardDraft("card", world.list_id)], world.board_id, tmp_path / "ledger", marker=True, settle=0.1)
+    async with on_a_cluster(job) as run:
+        states = [result.state async for result in run]
+    assert (states, await world.cards()) == (["created"], Counter(["card"]))
+
+
+def _import_without_probe(work: Any, job: Job, part: int, **options: Any) -> Any:
+    return work(job, part, **{**options, "probe": False})

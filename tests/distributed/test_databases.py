@@ -283,6 +283,15 @@ async def test_a_file_with_damaged_tables_is_named_with_the_remedy(world: World,
         await report(job)
 
 
+async def test_a_file_that_is_cut_off_is_named_with_the_remedy(world: World, tmp_path: Path) -> None:
+    """It is not taken for a file that another process is about to write."""
+    job = await plan(world.drafts(1), world.board_id, tmp_path / "ledger")
+    cut = tmp_path / "cut"
+    cut.write_bytes(Path(job.ledger).read_bytes()[:8192])
+    with pytest.raises(JournalError, match=r"malformed.*: put back a copy of it"):
+        await open_job(world.board_id, cut)
+
+
 # --- forks
 
 _PARENT_AND_CHILD = """

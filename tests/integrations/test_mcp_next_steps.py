@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
-from boardclient import BoardClientError, Effect, JournalError
+from boardclient import BoardClientError, Effect, JournalError, SessionClosedError
 from boardclient.integrations.mcp import make_server
 from boardclient.integrations.mcp._results import Advice, of_error
 from boardclient.testing import BoardService, SeededBoard, faults
@@ -202,3 +202,8 @@ def test_a_person_decides_between_candidates() -> None:
     held = JournalError("another worker has the row")
     held.retry_at = datetime(2027, 1, 2, tzinfo=UTC)
     assert of_error(held, advice, 1)["next_step"] == "Repeat the call with the same arguments after 2027-01-02T00:00:00+00:00."
+
+
+def test_a_server_that_ends_is_not_called_again() -> None:
+    """The user starts it again."""
+    assert "Tell the user" in of_error(SessionClosedError("the session is closed"), Advice(not_found=""), 1)["next_step"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from mcp.client import Client
+from waiting import until
 
 from boardclient.events import BulkProgress, Event
 from boardclient.integrations.mcp import make_server
@@ -105,3 +106,15 @@ async def test_a_tool_that_nothing_ends_is_answered_all_the_same(
         label = await call(client, "add_label", card_id="c", label_id="l")
         assert (label["effect"], "get_card" in label["next_step"]) == ("unknown", True)
     assert {message for *_, message in seen} == {"waiting for the service"}
+
+
+async def test_a_call_that_its_host_cancels_ends(service: BoardService, tmp_path: Path) -> None:
+    """Nobody waits for its result any more: it is not continued behind the host's back."""
+    service.faults.add(faults.hang())
+    async with service.session(timeout=None, retry=None) as session:
+        given_up = asyncio.create_task(make_server(session, tmp_path / "l").call_tool("me", {}))
+        await until(lambda: service.calls)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await until(lambda: not any("boardclient tool" in task.get_name() for task in asyncio.all_tasks()))

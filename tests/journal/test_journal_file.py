@@ -256,6 +256,16 @@ async def test_links_lead_to_the_journal_itself(path: Path) -> None:
     assert await run(link, "a") == ["done"]
 
 
+async def test_a_journal_that_others_may_change_is_refused(path: Path) -> None:
+    """Who can change it decides what is created. The refusal says what to do."""
+    await run(path, "a", done=1)
+    path.chmod(0o666)
+    with pytest.raises(JournalError, match=r"others may change .*cards.journal.*: chmod go-w "):
+        await opened(path)
+    path.chmod(0o600)
+    assert await run(path, "a") == ["done"]
+
+
 # --- the disk
 
 

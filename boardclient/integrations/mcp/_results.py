@@ -149,8 +149,6 @@ def _for_user(error: errors.BoardClientError) -> str:
 
 def _for_arguments(error: errors.BoardClientError, advice: Advice, tries: int) -> str:
     """Return what to do if other arguments help, or ""."""
-    if isinstance(error, ValueError):  # an identifier that can't stand in a path
-        return CORRECT
     if isinstance(error, errors.NotFoundError) and error.effect is Effect.DONE:
         return f"The card of this reference was created and is gone. {TELL}. A new card needs a new reference."
     if isinstance(error, errors.JournalError) and error.retry_at is None:  # otherwise another call has the reference
