@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pace_simulation import Bucket, Service, SlidingWindow, Window, served
+from virtual_loop import virtually
 from waiting import SECONDS, until
 
 from boardclient import JournalError, Pace
@@ -101,6 +102,33 @@ def test_processes_that_begin_slowly_find_the_limit(memory: type[Memory], proces
     memory.dies = (math.inf,) * processes
     outcome = served(Bucket(100, 0.1), 15.0, workers=8 * processes, latency=0.02, rests=(0.0, 5.0), shared=memory.dies)
     assert outcome.accepted(5, 15) >= 90
+
+
+@virtually
+async def test_a_single_call_waits_for_what_the_service_has_asked_for_and_no_longer(memory: type[Memory]) -> None:
+    """However rarely the group may send by what was refused before, and however long it has sent nothing."""
+    memory.dies = (math.inf,)
+    pace, clock = Pace(shared="/process 0"), asyncio.get_running_loop().time
+
+    async def send(status: int, asked: float | None = None) -> float:
+        began = clock()
+        async with pace:
+            waited = clock() - began
+            pace.report(status, asked, 0.02)
+        return waited
+
+    await send(429)
+    await send(429, 100.0)
+    await asyncio.sleep(60.0)
+    assert await send(200) == pytest.approx(40.0, abs=1.0)
+    for _ in range(5):  # a service that accepts one request in twenty seconds
+        await send(200)
+        await send(429)
+        await asyncio.sleep(20.0)
+    await send(200)
+    await send(429)
+    await asyncio.sleep(1.0)
+    assert await send(200) <= 0.4
 
 
 async def test_processes_share_a_pace_and_continue_when_one_is_killed(ledger: str) -> None:

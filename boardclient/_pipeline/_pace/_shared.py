@@ -445,6 +445,9 @@ class SharedPermits:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(0.0, seconds)):
-            await event.wait()
+    """Wait for an event, which the timer sets at the latest."""
+    timer = asyncio.get_running_loop().call_later(max(0.0, seconds), event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
