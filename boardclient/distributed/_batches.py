@@ -19,6 +19,7 @@ from boardclient.store._rows import (
     digest_rows,
     dump_content,
     first_of,
+    note_delivery,
     open_part,
     rows_by_number,
     rows_by_reference,
@@ -102,12 +103,20 @@ class RowsHeldError(JournalError):
 
 
 def store_batch(
-    connection: Connection, job: int, key: str, drafts: Sequence[CardDraft], *, owner: str | None = None, seconds: float = 0.0
+    connection: Connection,
+    job: int,
+    key: str,
+    drafts: Sequence[CardDraft],
+    *,
+    owner: str | None = None,
+    seconds: float = 0.0,
+    since: float | None = None,
 ) -> Batch:
     """Store a batch within a transaction, or find its stored rows.
 
     A row whose reference the job has is not stored again. The content of rows that were not sent, or were refused, is replaced.
-    With an `owner` a new part is taken for some seconds, and its first rows are logged.
+    With an `owner` a new part is taken for some seconds, and its first rows are logged. `since` is when the job's rows were
+    announced, among which these are counted.
 
     Raises:
         JournalError: a row whose card may exist has other content, or the key has other rows. Roll the transaction back.
@@ -133,6 +142,8 @@ def store_batch(
     else:
         first = 0
     batch = Batch(None if part is None else part.part, _delivered(connection, job, first, drafts, references), lease)
+    if since is not None:
+        note_delivery(connection, job, key, digest, since, batch.rows)
     return _correct(connection, batch, drafts)
 
 

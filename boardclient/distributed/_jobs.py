@@ -48,12 +48,12 @@ class Job:
         board_id: The board of all rows.
         parts: The numbers of the parts to pass to `import_part`, `()` if its rows come in batches.
         rows: The number of rows that the job had when it was planned, or that `open_job(rows=…)` has announced.
-        already: How many of them had a card by then.
+        already: How many of them had a card when it was planned.
         since: Not used any more.
         account: The account that creates the cards, None for that of the environment.
-        requests: How many requests to create cards had been sent by then.
+        requests: How many requests to create cards had been sent when it was planned.
         rejected: How many of those were refused with status 429.
-        planned_at: When it was planned, on the clock of the database.
+        planned_at: When it was planned or opened, or its rows were announced, on the clock of the database.
     """
 
     ledger: str = attrs.field(converter=checked_location)
@@ -183,8 +183,9 @@ async def open_job(
         account: The account that creates the cards, None for that of the environment.
         marker: As in `plan`.
         settle: As in `create_many`. It may differ from call to call.
-        rows: How many rows the job has in all. `reconcile` compares it with those that came: see
-            `BulkReport.missing`. None (default): what an earlier call has said.
+        rows: How many rows a run brings, which begins with this call. `reconcile` compares it with those that came since: see
+            `BulkReport.missing`. Their cards are "created", and those from before are "already". None (default): what an earlier
+            call has said, or if none has, cards from before this call are "already".
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -229,8 +230,9 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
             job = attrs.evolve(job, name=earlier)
     find = "SELECT job, board_id, account, options FROM boardclient_jobs WHERE name = ?"
     known = connection.one(find, job.name)
-    given = _completed(options, "{}" if known is None else known.options)
-    options, job = json.dumps(given), attrs.evolve(job, rows=given["rows"] or 0)
+    now = connection.now()
+    given = _completed(options, "{}" if known is None else known.options, now)
+    options, job = json.dumps(given), attrs.evolve(job, rows=given["rows"] or 0, planned_at=given["since"] or now)
     if known is None:
         connection.run(
             "INSERT INTO boardclient_jobs (name, board_id, account, options, secret) VALUES (?, ?, ?, ?, ?)"
@@ -250,15 +252,19 @@ def _enter(job: Job, where: str, options: str, connection: Connection, *, takes_
     if not all(is_same.values()):
         others = " and ".join(name for name, same in is_same.items() if not same)
         raise JournalError(f"the ledger {where} has a job {job.name!r} with another {others}: give this one another name")
-    # Only the time to settle can differ here, which may change from call to call.
+    # Only the time to settle and the announced rows can differ here, which may change from call to call.
     if known.options != options:
         connection.run("UPDATE boardclient_jobs SET options = ? WHERE job = ?", options, known.job)
     return job, int(known.job)
 
 
-def _completed(options: str, stored: str) -> dict[str, Any]:
-    """Return the options of a call, with those stored that it does not give. `settle` may differ from call to call."""
+def _completed(options: str, stored: str, now: float) -> dict[str, Any]:
+    """Return the options of a call, with those stored that it does not give. `settle` may differ from call to call.
+
+    "since" is when the rows were announced that it has.
+    """
     given, before = json.loads(options), json.loads(stored)
+    given["since"] = before.get("since") if given["rows"] is None else now
     # A job keeps the marker that it was planned with: the cards of its earlier rows show it, or lack it.
     for name, otherwise in (("marker", True), ("rows", None)):
         if given[name] is None:

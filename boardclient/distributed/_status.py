@@ -24,7 +24,16 @@ from boardclient.store._by_hand import check_told, page_of, problems_of, settle,
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._location import checked_location, takes_location
-from boardclient.store._rows import DONE, PLACES, StoredRow, close_part, first_of, rows_by_number, rows_by_reference
+from boardclient.store._rows import (
+    DONE,
+    PLACES,
+    StoredRow,
+    close_part,
+    count_delivered,
+    first_of,
+    rows_by_number,
+    rows_by_reference,
+)
 from boardclient.store._tables import LEDGER, load_audit, load_cards
 
 Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
@@ -80,39 +89,37 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     `seconds` is the time from the first row to the last outcome.
 
     Args:
-        ledger: A job, several jobs of one ledger, or a ledger. Only a `Job` says which cards existed when it was planned: for a
-            ledger all cards are "created".
+        ledger: A job, several jobs of one ledger, or a ledger. Only a `Job` says which cards existed when it was planned, opened
+            or announced: for a ledger all cards are "created".
         name: The name of a job of the ledger. None (default) means all jobs.
 
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
     given = _jobs_in(ledger)
-    already = sum(job.already for job in given)
     planned_at = min((job.planned_at for job in given), default=0.0)
     statement = (
         "SELECT coalesce(sum(done), 0) AS done, coalesce(sum(failed), 0) AS failed, coalesce(sum(in_doubt), 0) AS in_doubt,"
-        " coalesce(sum(requests), 0) AS requests, coalesce(sum(rejected), 0) AS rejected, coalesce(sum(seconds), 0.0) AS seconds,"
+        " coalesce(sum(requests), 0) AS requests, coalesce(sum(rejected), 0) AS rejected, coalesce(sum(earlier), 0) AS earlier,"
+        " coalesce(sum(seconds), 0.0) AS seconds,"
         " coalesce(min(CASE WHEN ended_at > ? THEN began_at END), 0.0) AS began_at, coalesce(max(ended_at), 0.0) AS ended_at"
         " FROM boardclient_parts WHERE job {in ?}"
     )
 
-    def read(connection: Connection) -> tuple[Any, Mapping[int, Mapping[str, int]], list[Any]]:
-        audits = connection.fetch(
-            "SELECT j.audit, j.options, (SELECT coalesce(sum(p.size), 0) FROM boardclient_parts AS p WHERE p.job = j.job) AS size"
-            " FROM boardclient_jobs AS j WHERE j.job {in ?}",
-            numbers,
-        )
-        return connection.one(statement, planned_at, numbers), _open_counts(connection, numbers), audits
+    def read(connection: Connection) -> tuple[Any, Mapping[int, Mapping[str, int]], list[Any], int, int]:
+        jobs = connection.fetch("SELECT job, audit, options FROM boardclient_jobs WHERE job {in ?}", numbers)
+        audits, missing = [json.loads(one.audit or "{}") for one in jobs], sum(_missing(connection, one) for one in jobs)
+        already = sum(_done_before(connection, found_jobs[job.name], job) for job in given)
+        return connection.one(statement, planned_at, numbers), _open_counts(connection, numbers), audits, already, missing
 
     async with of_ledger(ledger, name) as (database, found_jobs):
         numbers = list(found_jobs.values())
-        found, open_parts, stored = await database.query(read)
+        found, open_parts, audits, already, missing = await database.query(read)
     counts = {name: int(getattr(found, name)) for name in ("done", "failed", "in_doubt")}
     for of_part in open_parts.values():
         for state, number in of_part.items():
             counts[state] += number
-    audit, audit_error, probes = _audit_of([json.loads(one.audit or "{}") for one in stored])
+    audit, audit_error, probes = _audit_of(audits)
     seconds = max(0.0, float(found.ended_at) - max(float(found.began_at), planned_at))
     seconds = float(found.seconds) if seconds > _LONGEST_SECONDS else seconds
     created = max(0, counts["done"] - already)
@@ -121,15 +128,36 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         already=min(already, counts["done"]),
         failed=counts["failed"],
         unknown=counts["in_doubt"],
-        missing=sum(max(0, (json.loads(one.options).get("rows") or 0) - int(one.size)) for one in stored),
+        missing=missing,
         seconds=seconds,
         rate=created / seconds if seconds else 0.0,
-        requests=max(0, int(found.requests) - sum(job.requests for job in given)),
+        requests=_requests(found, given),
         rejected=max(0, int(found.rejected) - sum(job.rejected for job in given)),
         audit=audit,
         audit_error=audit_error,
         probes=probes,
     )
+
+
+def _done_before(connection: Connection, number: int, job: Job) -> int:
+    """Return how many rows of a job got their cards before it was planned or opened."""
+    if not job.planned_at:  # an earlier version has planned it
+        return job.already
+    statement = "SELECT count(*) FROM boardclient_outcomes WHERE job = ? AND state = 'done' AND at < ?"
+    return int(connection.value(statement, number, job.planned_at))
+
+
+def _requests(found: Any, given: Sequence[Job]) -> int:
+    """Return how many requests were sent. Of jobs that were planned, those of earlier runs are left out."""
+    earlier = 0 if any(job.parts for job in given) else int(found.earlier)
+    return max(0, int(found.requests) - sum(job.requests for job in given) + earlier)
+
+
+def _missing(connection: Connection, job: Any) -> int:
+    """Return how many of a job's announced rows no batch has brought since."""
+    options = json.loads(job.options)
+    since = options.get("since")
+    return 0 if since is None else max(0, options["rows"] - count_delivered(connection, job.job, since))
 
 
 def _audit_of(ends: Sequence[Mapping[str, Any]]) -> tuple[BulkAudit | None, BoardClientError | None, tuple[Card, ...]]:

@@ -78,6 +78,8 @@ class WorkOptions:
     """None: the job's."""
     ends_at: float | None = None
     """When the call ends at the latest, on the loop's clock."""
+    is_delivery: bool = False
+    """Whether its rows are among those that `open_job(rows=…)` has announced."""
 
     def __attrs_post_init__(self) -> None:
         check_count(self.concurrency, "concurrency")
@@ -134,8 +136,9 @@ class Task:
         owner = worker_name()
 
         def store(connection: Connection) -> Batch:
-            is_draining = self._is_draining(connection)
-            batch = store_batch(connection, self.stored.job, key, drafts, owner=owner, seconds=self.options.seconds)
+            is_draining, announced_at = self._state(connection)
+            since, seconds = announced_at if self.options.is_delivery else None, self.options.seconds
+            batch = store_batch(connection, self.stored.job, key, drafts, owner=owner, seconds=seconds, since=since)
             if batch.lease is not None and is_draining:
                 raise self.drained()
             return batch
@@ -154,20 +157,24 @@ class Task:
                 raise
 
     def _is_draining(self, connection: Connection) -> bool:
-        """Return whether the job takes no work.
+        """Return whether the job takes no work, or raise what `_state` raises."""
+        return self._state(connection)[0]
+
+    def _state(self, connection: Connection) -> tuple[bool, float | None]:
+        """Return whether the job takes no work, and when its rows were announced, None if they were not.
 
         Raises:
             JournalError: the job is gone, or another job has its number.
         """
         # By the secret as well, since a ledger that was emptied and filled again gives the same number to another job.
-        statement = "SELECT is_draining FROM boardclient_jobs WHERE job = ? AND secret = ?"
-        is_draining = connection.value(statement, self.stored.job, self.stored.secret)
-        if is_draining is None:
+        statement = "SELECT is_draining, options FROM boardclient_jobs WHERE job = ? AND secret = ?"
+        found = connection.one(statement, self.stored.job, self.stored.secret)
+        if found is None:
             raise JournalError(
                 f"the ledger {self.job.ledger} was emptied or replaced while it was in use: nothing more is sent."
                 " Put it back, and reconcile the job before anything else"
             )
-        return bool(is_draining)
+        return bool(found.is_draining), json.loads(found.options).get("since")
 
     async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
         """Send the due rows of a batch, wait for those that other workers send, and return the results of all."""
@@ -331,7 +338,7 @@ class Task:
             HeldElsewhereError: another worker holds the rows for longer than the call may wait.
             LeaseLostError: the lease was lost again and again: the machine stops for longer than a lease.
         """
-        pause, losses, is_again = _Pause(self.options.patience), 0, False
+        pause, losses, is_again, cancelled = _Pause(self.options.patience), 0, False, _cancellations()
         while True:
             taken = first or await self._take(partial(choose, owner=worker_name(), is_again=is_again))
             first = None
@@ -342,6 +349,8 @@ class Task:
                 try:
                     return await self._run(taken, taken.lease)
                 except LeaseLostError:  # another worker may have taken them, or this one takes them again
+                    if _cancellations() > cancelled:  # the lease was lost while the run ended, which hid this
+                        raise asyncio.CancelledError from None
                     losses += 1
                     if losses == _MOST_LOSSES:
                         raise
@@ -369,7 +378,7 @@ class Task:
         """Run the rows of a lease, record their results, and release them."""
         rows, left = [row for row in taken.rows if taken.due(row)], [row for row in taken.rows if not taken.due(row)]
         is_fresh = lease.is_fresh
-        ledger = StoredLedger(self.database, lease, self.stored, rows, is_fresh=is_fresh)
+        ledger = StoredLedger(self.database, lease, self.stored, rows, is_fresh=is_fresh, since=self.job.planned_at)
         try:
             async with lease.kept(self.database):
                 if not (rows or lease.is_of_job):
@@ -471,6 +480,12 @@ class Task:
         return DrainedError(
             f"the job {self.job.name!r} is drained: `boardclient ledger resume` or distributed.resume opens it again"
         )
+
+
+def _cancellations() -> int:
+    """Return how often the running task was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 class DrainedError(JournalError):

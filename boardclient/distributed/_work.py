@@ -159,7 +159,8 @@ async def import_batch(
         ConsentRequired: the account's user has to sign in. Another call resumes the batch.
         BoardClientError: the run ended early. Another call resumes the batch.
     """
-    return (await run_batch(job, key, rows, session, WorkOptions(concurrency, lease, patience, on_progress)))[0]
+    options = WorkOptions(concurrency, lease, patience, on_progress, is_delivery=True)
+    return (await run_batch(job, key, rows, session, options))[0]
 
 
 async def run_batch(

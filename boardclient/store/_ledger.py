@@ -100,7 +100,14 @@ class StoredLedger(DurableLedger):
     is_new = False  # the earlier cards are read when the job is bound to its service
 
     def __init__(
-        self, database: Database, right: Right, job: StoredJob, rows: Sequence[StoredRow], *, is_fresh: bool = False
+        self,
+        database: Database,
+        right: Right,
+        job: StoredJob,
+        rows: Sequence[StoredRow],
+        *,
+        is_fresh: bool = False,
+        since: float = 0.0,
     ) -> None:
         super().__init__(job.secret)
         self.commit_size = self.largest_commit = right.commit_size
@@ -120,7 +127,11 @@ class StoredLedger(DurableLedger):
         self._pending: dict[int, Outcome] = {}
         self._resembling: dict[int, str] = {}
         self._doubted_at: dict[int, float] = {}
-        """When the last requests of unknown rows ended, on the loop's clock."""
+        """When the last requests of unknown rows ended, and of those that were found, on the loop's clock."""
+        self._uncounted: dict[int, float] = {}
+        """When the rows of workers that died were logged at the latest, on the loop's clock, of which the cards were found."""
+        self._since = since
+        """When the job was planned or opened, on the clock of the database."""
         self._told: BulkReport = BulkReport()
         """The last report that was written to the database."""
         self._writing = asyncio.Lock()
@@ -159,7 +170,17 @@ class StoredLedger(DurableLedger):
             return
         if state == "unknown" and row.doubted_at:  # `settle` counts from the end of its request, whichever call waits for it
             self._doubted_at[row.seq] = row.doubted_at
+        if card is not None and row.is_earlier and row.outcome is not None and row.outcome.state != "done":
+            self._record_found(row, row.outcome)
         super().add_outcome(row, state, card, error)
+
+    def _record_found(self, row: Row, known: Outcome) -> None:
+        """Note when a row was sent whose card was found, and that its request is counted by nobody if its worker died."""
+        self._doubted_at[row.seq] = row.doubted_at
+        if known.detail.startswith(LOGGED.detail):
+            # It is in doubt since the end of a lease, which was renewed when the row was logged or later.
+            self._doubted_at[row.seq] -= self._right.parts[row.seq // PLACES].lease
+            self._uncounted[row.seq] = self._doubted_at[row.seq]
 
     def release(self, row: Row) -> None:
         """Check right before a request that this worker still has the rows.
@@ -258,13 +279,12 @@ class StoredLedger(DurableLedger):
             noted, self._pending = self._pending, {}
             again, logged = self._split(sent)
             report, is_written, now = self.report(), False, asyncio.get_running_loop().time()
-            ages = {
-                seq: max(0.0, now - self._doubted_at.get(seq, now)) for seq, known in noted.items() if known.state == "unknown"
-            }
+            ages = {seq: max(0.0, now - self._doubted_at.get(seq, now)) for seq in noted}
+            uncounted = [now - at for at in self._uncounted.values()]
 
             def store(connection: Connection) -> None:
                 self._right.renew(connection)
-                self._store(connection, noted, again, logged, report, ages)
+                self._store(connection, noted, again, logged, report, ages, uncounted)
                 if then is not None:
                     then(connection)
 
@@ -306,6 +326,7 @@ class StoredLedger(DurableLedger):
         logged: Mapping[int, int],
         report: BulkReport,
         ages: Mapping[int, float],
+        uncounted: Sequence[float],
     ) -> None:
         job, at = self._job.job, connection.now()
         known = {
@@ -320,8 +341,10 @@ class StoredLedger(DurableLedger):
         first = min(self._right.parts, default=None)
         if first is not None and (report != self._told or noted):
             before = self._right.parts[first]
-            values = before.requests + report.requests, before.rejected + report.rejected, before.seconds + report.seconds
-            statement = "UPDATE boardclient_parts SET requests = ?, rejected = ?, seconds = ? WHERE part = ?"
+            earlier = sum(at - age < self._since for age in uncounted)
+            requests = before.requests + report.requests + len(uncounted) - earlier
+            values = requests, before.rejected + report.rejected, before.earlier + earlier, before.seconds + report.seconds
+            statement = "UPDATE boardclient_parts SET requests = ?, rejected = ?, earlier = ?, seconds = ? WHERE part = ?"
             connection.run(statement, *values, first)
             if 0 < before.stalls < MOST_STALLS and any(one.state == "done" for one in noted.values()):
                 connection.run("UPDATE boardclient_parts SET stalls = 0 WHERE part = ?", first)

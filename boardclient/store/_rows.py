@@ -156,6 +156,35 @@ def put_outcomes(connection: Connection, outcomes: Iterable[tuple[object, ...]])
     connection.insert("INSERT INTO boardclient_outcomes", _OUTCOME, outcomes, _REPLACE)
 
 
+def note_delivery(connection: Connection, job: int, key: str, digest: str, since: float, rows: Iterable[StoredRow]) -> None:
+    """Note which rows a batch has brought since the job's rows were announced."""
+    ranges: list[list[int]] = []
+    for seq in sorted(row.seq for row in rows):
+        if ranges and seq == ranges[-1][1] + 1:
+            ranges[-1][1] = seq
+        else:
+            ranges.append([seq, seq])
+    connection.run(
+        "INSERT INTO boardclient_deliveries (job, key, digest, since, seqs) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (job, key, digest) DO UPDATE SET since = excluded.since, seqs = excluded.seqs",
+        job,
+        key,
+        digest,
+        since,
+        json.dumps(ranges, separators=(",", ":")),
+    )
+
+
+def count_delivered(connection: Connection, job: int, since: float) -> int:
+    """Return how many rows batches have brought since the job's rows were announced. A row that came twice counts once."""
+    statement = "SELECT seqs FROM boardclient_deliveries WHERE job = ? AND since >= ?"
+    count, end = 0, -1
+    for first, last in sorted(ends for found in connection.fetch(statement, job, since) for ends in json.loads(found.seqs)):
+        count += max(0, last - max(first - 1, end))
+        end = max(end, last)
+    return count
+
+
 def close_part(connection: Connection, part: int) -> None:
     """Count the rows of a part within a transaction, and close it unless a row waits to be sent."""
     first = first_of(part)

@@ -24,7 +24,8 @@ from boardclient.store._rows import undamaged
 
 # `_connection` replaces the words in braces.
 # The worker that has the lease may send and record the rows of a part, or reconcile a job. `lease` is its length in seconds.
-# Counts are NULL while a part is open. They are computed once, when it is closed.
+# Counts are NULL while a part is open. They are computed once, when it is closed. `earlier` are the requests of workers that died
+# before the job was planned or opened, and whose cards were found since.
 JOBS: Final = """
 CREATE TABLE IF NOT EXISTS boardclient_jobs (
   job {id}, name {text} NOT NULL UNIQUE, board_id {text} NOT NULL, account {text}, identity {text}, options {text} NOT NULL,
@@ -38,7 +39,8 @@ CREATE TABLE IF NOT EXISTS boardclient_parts (
   logged INTEGER NOT NULL DEFAULT 0, state {text} NOT NULL DEFAULT 'open',
   epoch INTEGER NOT NULL DEFAULT 0, owner {text}, lease_until {float} NOT NULL DEFAULT 0, lease {float} NOT NULL DEFAULT 0,
   stalls INTEGER NOT NULL DEFAULT 0, done INTEGER, failed INTEGER, in_doubt INTEGER,
-  requests {int} NOT NULL DEFAULT 0, rejected {int} NOT NULL DEFAULT 0, seconds {float} NOT NULL DEFAULT 0,
+  requests {int} NOT NULL DEFAULT 0, rejected {int} NOT NULL DEFAULT 0, earlier {int} NOT NULL DEFAULT 0,
+  seconds {float} NOT NULL DEFAULT 0,
   began_at {float}, ended_at {float}, UNIQUE (job, key)
 ) {fill}"""
 ROWS: Final = """
@@ -56,6 +58,12 @@ OPEN_OUTCOMES: Final = (
     "CREATE INDEX IF NOT EXISTS boardclient_outcomes_open ON boardclient_outcomes (job)"
     " WHERE state IN ('waiting', 'logged', 'unknown', 'failed')"
 )
+DELIVERIES: Final = """
+CREATE TABLE IF NOT EXISTS boardclient_deliveries (
+  job {int} NOT NULL, key {text} NOT NULL, digest {text} NOT NULL, since {float} NOT NULL, seqs {text} NOT NULL,
+  PRIMARY KEY (job, key, digest)
+)"""
+"""The batches of jobs whose rows were announced, when that was, and the numbers of their rows, some in other parts."""
 OPEN_PARTS: Final = "CREATE INDEX IF NOT EXISTS boardclient_parts_open ON boardclient_parts (job) WHERE in_doubt IS NULL"
 FORMAT: Final = 3
 _EARLIER: Final = 2
@@ -75,7 +83,7 @@ def _convert(connection: Connection, found: int) -> None:
     convert(connection, TABLES)
 
 
-LEDGER: Final = Tables(TABLES, FORMAT, _convert)
+LEDGER: Final = Tables((*TABLES, DELIVERIES), FORMAT, _convert)
 
 MOST_BYTES: Final = 2600
 """The longest key, reference or name in UTF-8: an index of PostgreSQL takes 2,704 bytes."""

@@ -218,7 +218,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def test_a_batch_whose_worker_was_killed_is_in_doubt_until_its_card_is_found(world: World) -> None:
-    """The service has created the card and not responded yet when the process is killed."""
+    """The service has created the card, and not responded yet. It is "already" to a job opened since, and its request counts."""
     world.service.faults.add(faults.hang(commit=True), "cards.create", times=1)
     arguments = [world.board_id, world.ledger, world.list_id]
     worker = subprocess.Popen([sys.executable, "-c", _KILLED, *arguments], env={**os.environ, **world.service.environment})
@@ -228,7 +228,8 @@ async def test_a_batch_whose_worker_was_killed_is_in_doubt_until_its_card_is_fou
     job = await world.open()
     assert counts(await world.deliver(job, "first", [CardDraft("card", world.list_id)], lease=1.0)) == (0, 0, 0, 1)
     found = await reconcile(job, session=world.session)
-    assert (counts(found), found.audit is not None and found.audit.recovered) == ((1, 0, 0, 0), 1)
+    assert (counts(found), found.audit is not None and found.audit.recovered) == ((0, 1, 0, 0), 1)
+    assert found.requests == (await report(world.ledger)).requests == world.sent == 1
     assert await world.names() == Counter({"card": 1})
 
 
@@ -1259,12 +1260,11 @@ class Campaign:
 
 async def test_batches_that_are_delivered_by_workers_which_are_killed(world: World) -> None:
     """Responses are lost before and after the card was made: no row is lost and none has two cards, and the ledger knows all."""
-    engine = Campaign(world, keys=12, rows=8)
+    engine, job = Campaign(world, keys=12, rows=8), await world.open(settle=0.5)
     world.service.latency = 0.01
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])
     world.service.faults.add(faults.drop(), "cards.create", call=[30, 75])
     await engine.run(3, kills=3)
-    job = await world.open(settle=0.5)
     first = await reconcile(job, session=world.session)
     names = await world.names()
     assert [name for name, count in names.items() if count > 1] == []
@@ -1283,7 +1283,7 @@ async def test_batches_whose_database_restarts_while_they_are_delivered_and_sett
 ) -> None:
     """No row is lost and none has two cards. Workers without a ledger make more cards than rows."""
     monkeypatch.setattr("boardclient.store._database._PATIENCE_SECONDS", SECONDS)  # a restart on a busy machine may take long
-    engine = Campaign(world, keys=12, rows=8)
+    engine, job = Campaign(world, keys=12, rows=8), await world.open(settle=0.5)
     world.service.latency = 0.01
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=[17, 60])
     world.service.faults.add(faults.drop(), "cards.create", call=[30, 75])
@@ -1294,7 +1294,6 @@ async def test_batches_whose_database_restarts_while_they_are_delivered_and_sett
 
     running = asyncio.ensure_future(engine.run(4, kills=2))
     await asyncio.gather(restart(), running)
-    job = await world.open(settle=0.5)
     settled, _ = await asyncio.gather(reconcile(job, session=world.session, probe=True), asyncio.to_thread(postgresql.restart))
     assert counts(settled) == (engine.total, 0, 0, 0)
     assert await world.names() == Counter(f"card {key}-{n}" for key in range(12) for n in range(8))

@@ -402,6 +402,28 @@ async def test_few_rows_are_in_doubt_after_a_kill(board: Board) -> None:
     await asyncio.wait({running})
 
 
+@pytest.mark.parametrize("is_planned_again", [True, False])
+async def test_the_requests_of_a_worker_that_died_are_counted_in_its_own_run(board: Board, is_planned_again: bool) -> None:
+    """If the job was planned again since, the ledger has them, and the report of that plan has not."""
+    job = await board.plan(board.drafts(8), parts=1, settle=0.01)
+    board.service.faults.add(faults.hang(commit=True), "cards.create", call=3)
+    running = asyncio.ensure_future(board.run(job, concurrency=1))
+    await until(lambda: board.sent == 3, running)
+    await change(board.ledger, "UPDATE boardclient_parts SET owner = 'died', lease_until = lease_until - lease")
+    running.cancel()
+    await asyncio.wait({running})
+    assert (running.cancelled(), board.sent) == (True, 3)  # it does not take the part again, though its lease is lost as well
+    if is_planned_again:
+        job = await board.plan(board.drafts(8), parts=1, settle=0.01)
+    else:  # long before the worker has logged its rows
+        job = attrs.evolve(job, planned_at=job.planned_at - 10 * SECONDS)
+    await board.run(job)
+    found = await report(job)
+    assert (found.created, found.already, found.unknown) == ((5, 3, 0) if is_planned_again else (8, 0, 0))
+    assert (found.requests, (await report(board.ledger)).requests) == (board.sent - 3 * is_planned_again, board.sent)
+    assert await board.cards() == Counter(f"card {n}" for n in range(8))
+
+
 async def test_a_run_that_ends_early_leaves_a_part_that_resumes(board: Board) -> None:
     """Refused credentials end the call, and the next one needs not wait for the lease."""
     drafts = board.drafts(40)
