@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quick_boards import Job, noted, open_job
@@ -13,16 +13,17 @@ from boardclient import AsyncSession, BulkReport, CardDraft
 __all__ = ["Job", "import_batch", "import_batch_now", "open_job", "reconcile"]
 
 
-async def import_batch(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+async def import_batch(job: Job, key: str, rows: Iterable[CardDraft | Mapping[str, object]], **options: Any) -> BulkReport:
     """Create a card for each row."""
     with noted(key):
         async with AsyncSession.from_env() as session:
             for row in rows:
-                await session.cards.create(row.name, list_id=row.list_id)
+                draft = row if isinstance(row, CardDraft) else CardDraft.from_dict(row)
+                await session.cards.create(draft.name, list_id=draft.list_id)
     return BulkReport()
 
 
-def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft | Mapping[str, object]], **options: Any) -> BulkReport:
     """Create a card for each row."""
     return asyncio.run(import_batch(job, key, rows, **options))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,13 +39,13 @@ def noted(key: str) -> Iterator[None]:
     note("end", key)
 
 
-async def import_batch(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+async def import_batch(job: Job, key: str, rows: Iterable[CardDraft | Mapping[str, object]], **options: Any) -> BulkReport:
     """Create the cards of a batch."""
     with noted(key):
         return await distributed.import_batch(job, key, rows, **options | _OPTIONS)
 
 
-def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft], **options: Any) -> BulkReport:
+def import_batch_now(job: Job, key: str, rows: Iterable[CardDraft | Mapping[str, object]], **options: Any) -> BulkReport:
     """Create the cards of a batch."""
     with noted(key):
         return distributed.import_batch_now(job, key, rows, **options | _OPTIONS)
