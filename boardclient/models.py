@@ -472,6 +472,17 @@ DraftLike: TypeAlias = CardDraft | Mapping[str, object]
 """A draft, or the mapping that `CardDraft.from_dict` makes one of."""
 
 
+def check_yields_rows(values: object, name: str, /) -> None:
+    """Check that an iterable is not one of names.
+
+    Raises:
+        TypeError: it is a mapping, which yields its keys, or a data frame, which yields its columns.
+    """
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
+        kind = type(values).__name__
+        raise TypeError(f"{name} must yield rows, and a {kind} yields names: those of a data frame are frame.to_dict('records')")
+
+
 def as_draft(value: object, place: str, /) -> CardDraft:
     """Return a draft, or that of a mapping. Errors call it `place`.
 

@@ -25,7 +25,7 @@ from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.events import BulkProgress
 from boardclient.logs import shown_by_default
-from boardclient.models import DraftLike, check_identifier, check_seconds
+from boardclient.models import DraftLike, check_identifier, check_seconds, check_yields_rows
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
@@ -92,6 +92,7 @@ class BulkRun:
     ) -> None:
         if not isinstance(drafts, Iterable | AsyncIterable):
             raise TypeError("drafts must be an iterable or asynchronous iterable of drafts")
+        check_yields_rows(drafts, "drafts")
         for listener in listeners:
             check_notified(listener, "on_progress")
         if pipeline.observers is not None:

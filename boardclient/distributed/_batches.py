@@ -10,7 +10,7 @@ import attrs
 from boardclient.bulk._life import IN_DOUBT
 from boardclient.distributed._leases import COMMIT_SIZE, Lease, lease_of
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft, DraftLike, as_draft
+from boardclient.models import CardDraft, DraftLike, as_draft, check_yields_rows
 from boardclient.store._connection import Connection
 from boardclient.store._rows import (
     PLACES,
@@ -58,6 +58,7 @@ def check_rows(rows: Iterable[DraftLike]) -> list[CardDraft]:
         TypeError: one is not a draft, and none can be made of it.
         ValueError: a reference comes twice, or a value can't be stored.
     """
+    check_yields_rows(rows, "rows")
     drafts: list[CardDraft] = []
     seen: set[str] = set()
     for index, row in enumerate(rows):

@@ -17,7 +17,7 @@ from boardclient.bulk._content import IdSet
 from boardclient.bulk._run import check_count, check_settle
 from boardclient.distributed._batches import check_rows, check_text, store_batch
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft, DraftLike, as_draft, check_identifier
+from boardclient.models import CardDraft, DraftLike, as_draft, check_identifier, check_yields_rows
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._location import checked_location, takes_location
@@ -120,6 +120,7 @@ async def plan(
         JournalError: the ledger can't be used, or has another board, account, marker or other rows under this name.
     """
     job, size = _job(ledger, board_id, account, name), _size(rows, parts)
+    check_yields_rows(rows, "rows")
     given = ((board_id, account, row) for row in rows)
     (job,) = await _plan([job], given, ledger, size, marker=marker, settle=settle)
     return job

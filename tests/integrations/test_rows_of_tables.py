@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
 
 from boardclient import CardDraft
+from boardclient.distributed import import_batch, open_job, plan
 from boardclient.testing import BoardService
 
 
@@ -28,3 +30,21 @@ async def test_rows_of_tables_are_drafts(service: BoardService, source: str) -> 
     assert report.created == 2
     assert [(card.name, card.due) for card in service.rules.cards.values()] == [("Ada", "2027-01-31T16:00:00Z"), ("Alan", None)]
     assert CardDraft.from_dict({"name": "n", "list_id": "l", "due": pandas.NaT, "desc": pandas.NA}) == CardDraft("n", "l")
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "dict"])
+async def test_what_yields_names_is_no_rows(service: BoardService, tmp_path: Path, kind: str) -> None:
+    """A data frame yields its columns and a mapping its keys: each is refused, and the message says where rows are."""
+    board = service.seed({"To Do": []})
+    row = {"name": "Ada", "list_id": board.lists["To Do"]}
+    given: Any = pandas.DataFrame([row]) if kind == "DataFrame" else row
+    words = rf"must yield rows, and a {kind} yields names: those of a data frame are frame\.to_dict\('records'\)$"
+    async with service.session() as session:
+        with pytest.raises(TypeError, match=f"^drafts {words}"):
+            session.cards.create_many(given)
+        with pytest.raises(TypeError, match=f"^rows {words}"):
+            await plan(given, board.id, tmp_path / "ledger")
+        job = await open_job(board.id, tmp_path / "ledger")
+        with pytest.raises(TypeError, match=f"^rows {words}"):
+            await import_batch(job, "key", given, session=session)
+    assert service.rules.cards == {}
