@@ -14,6 +14,7 @@ from oauth_helpers import Application, FakeSession, Scripted, error_of, provider
 
 from boardclient import (
     AuthorizationRequest,
+    ConsentRequired,
     CredentialError,
     LeaseRecord,
     MemoryTokenStore,
@@ -238,6 +239,15 @@ async def test_a_store_that_takes_no_token_and_has_none_is_named() -> None:
 
     error = await error_of(provider_of(store=Scripted("publish", refused)).acquire(FakeSession(token_response())))
     assert str(error).startswith("the token store took no new token, and holds no other")
+
+
+@virtual
+async def test_a_store_that_can_not_tell_whether_a_user_has_signed_out() -> None:
+    """The user is asked to sign in, as if there had been no token before."""
+    store = Scripted("generation", raising(CredentialError("the disk is gone")))
+    error = await error_of(provider_of(None, store=store).acquire(FakeSession()))
+    assert isinstance(error, ConsentRequired)
+    assert not error.is_signed_out
 
 
 @virtual

@@ -163,6 +163,26 @@ async def test_refusals_of_row_after_row_are_an_outage() -> None:
 
 
 @virtually
+async def test_an_outage_excuses_only_the_rows_that_were_refused_in_it() -> None:
+    """A row that was refused while others were accepted is not sent again, and fails once a listing does not show its card."""
+
+    class Choosy(Service):
+        bad: tuple[str, ...] = ()
+
+        async def call(self, request: Any) -> Any:
+            if request.operation.name == "cards.create" and (name := json.loads(request.body)["name"]) == "card 0":
+                self.bad += (name,)
+                await asyncio.sleep(0.01)
+                raise missing()
+            return await super().call(request)
+
+    service = Choosy(missing, down_at=0.06, down_for=2.0)
+    async with service.run(300, 32, board_id="board", settle=0.0) as run:
+        failed = [result.draft.name async for result in run if result.state == "failed"]
+    assert (failed, service.bad, run.report.created) == (["card 0"], ("card 0",), 299)
+
+
+@virtually
 async def test_rows_that_are_refused_themselves_fail() -> None:
     """However many there are side by side: others are accepted between them."""
 

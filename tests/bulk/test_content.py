@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient.bulk._content import Content, EqualCards, IdSet, digest, markers, normal, with_marker
+from boardclient.bulk._content import Content, EqualCards, IdSet, digest, markers, normal, probe_marker, probe_number, with_marker
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TEXTS = st.text(st.characters(exclude_characters="&;\r", exclude_categories=["Cs"]), max_size=12)
@@ -147,3 +147,11 @@ def test_a_long_text_is_compared_whole_and_has_its_markers_at_its_ends() -> None
     assert markers(with_marker(long, "bcd")) >= {"bcd"}
     assert markers(with_marker(long, "bcd")[:-100]) >= {"bcd"}
     assert markers(with_marker(long, "bcd")[100:]) >= {"bcd"}
+
+
+def test_only_the_whole_marker_of_a_probe_is_one() -> None:
+    """What was cut off, is of another job, or was typed by a person, is no temporary card that may be deleted."""
+    marker = probe_marker(b"secret", 7)
+    assert probe_number(b"secret", marker) == 7
+    others = [marker[:12], marker[:8] + "aeiouy" + marker[14:], marker[:-1] + "z", probe_marker(b"other", 7), ""]
+    assert [probe_number(b"secret", word) for word in others] == [None] * 5

@@ -1319,17 +1319,19 @@ async def test_what_a_person_has_resolved_can_be_resolved_otherwise(world: World
 
 
 async def test_suggestions_for_rows_in_doubt_are_accepted(world: World) -> None:
-    """A person has changed the description, so that no marker proves the card."""
-    job, rows = await world.open(), world.drafts(1, "Prepare the report of the quarter for the board")
-    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
-    assert (await world.deliver(job, "a", rows)).unknown == 1
+    """A person has changed the description, so that no marker proves the card. Rows without a suggestion stay."""
+    job, rows = await world.open(), [*world.drafts(2, "Prepare the report of the quarter for the board"), *world.drafts(1, "Tea")]
+    for fault, call in ((faults.drop(commit=True), 1), (faults.status(400), 2), (faults.drop(), 3)):
+        world.service.faults.add(fault, "cards.create", call=call)
+    report = await world.deliver(job, "a", rows, concurrency=1)
+    assert (report.unknown, report.failed) == (2, 1)
     (card,) = world.service.rules.cards.values()
     card.desc = "today"
-    assert (await reconcile(job, session=world.session, probe=False)).unknown == 1
-    (unknown,) = await unknown_rows(job)
-    assert [candidate.card_id for candidate in unknown.candidates] == [card.id]
-    assert await accept_suggestions(job) == []
-    assert counts(await world.deliver(job, "a", rows)) == (0, 1, 0, 0)
+    assert (await reconcile(job, session=world.session, probe=False)).unknown == 2
+    unknown = await unknown_rows(job)
+    assert [row.suggestion and row.suggestion.card_id for row in unknown] == [card.id, None]
+    assert await accept_suggestions(job) == unknown[1:]
+    assert (await world.deliver(job, "a", rows[:1])).already == 1
 
 
 async def test_a_row_that_another_call_has_is_not_corrected_meanwhile(world: World) -> None:

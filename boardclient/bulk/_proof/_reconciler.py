@@ -502,15 +502,11 @@ def cause_in(message: str) -> str:
 
 def unknown_error(row: Row, why: str, cause: BoardClientError | None = None, cards: Sequence[Card] = ()) -> BoardClientError:
     """Return the row's own error, what broke or what the status was, with why it stays unknown, and which cards may be its."""
-    words = f"{NOT_KNOWN}: {why}"
-    if row.error is None:
-        error = BoardClientError(words, Effect.UNKNOWN)
-    else:
-        error = copy.copy(row.error)
-        if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
-            error.effect = Effect.UNKNOWN
-        error.message = cause_in(error.message)
-        add_words(error, words, "; " if error.message else "")
+    error = copy.copy(row.error or BoardClientError("", Effect.UNKNOWN))
+    if error.effect is Effect.REJECTED:  # as the response said, and the board shows that it may be otherwise
+        error.effect = Effect.UNKNOWN
+    error.message = cause_in(error.message)
+    add_words(error, f"{NOT_KNOWN}: {why}", "; " if error.message else "")
     error.candidates = tuple(card.id for card in cards[:_MOST_NAMED])
     if cause is not None:
         error.retry_at = cause.retry_at
