@@ -368,7 +368,7 @@ class Cards(_Resource):
             concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
             journal: The path of a file from which a later run with the same drafts resumes; it skips rows that are done. A row is
                 identified by its `reference`, otherwise by its position. None (default): no journal.
-            board_id: The board that holds the lists. It is read to settle cards whose effect is unknown. None (default): no
+            board_id: The board that holds the lists. It is read for cards whose effect is unknown. None (default): no
                 board is read.
             unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts a listed card as
                 created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card

@@ -59,7 +59,7 @@ class PartStatus:
         key: The key of its batch. In a planned job it is the number that `import_part` takes.
         job: The name of its job.
         state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done": each row has an
-            outcome, and the worker that reconciles the job may be settling those in doubt.
+            outcome, and the worker that reconciles the job may be deciding about those in doubt.
         owner: The worker that holds it, or held it last.
         rows: The number of its rows.
         done: The number of rows that have a card.

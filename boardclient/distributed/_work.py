@@ -41,7 +41,7 @@ async def import_part(
     on_progress: Progress | None = None,
     probe: bool = True,
 ) -> None:
-    """Create the cards of a part, and settle the whole job if it is the last one.
+    """Create the cards of a part, and reconcile the whole job if it is the last one.
 
     It can be called any number of times, anywhere and at once: one worker holds a part, and others wait until it is done or its
     lease has ended. A worker that was suspended for longer than its lease sends nothing when it wakes up.
@@ -59,7 +59,7 @@ async def import_part(
             or for another worker. After that the part is released, and the error's `retry_at` says when to call again, if that is
             known. None (default): without limit.
         on_progress: Called with the progress of the part.
-        probe: As in `create_many`, for the rows that are settled at the end of the job.
+        probe: As in `create_many`, for the rows in doubt at the end of the job.
 
     Raises:
         TypeError: `lease` or `patience` is not a number.
@@ -132,7 +132,7 @@ async def import_batch(
 
     A row with a reference is one card of the job, whichever call, batch or worker delivers it. A row without one is identified by
     the key of its batch and its position there. The first call stores the rows, and later ones resume them. On return the ledger
-    owns the rows, and they need not be delivered again: each has a card, failed, or is in doubt until `reconcile` settles it. The
+    owns the rows, and they need not be delivered again: each has a card, failed, or is in doubt until `reconcile` decides. The
     call waits for rows that another call sends. A later call sends failed rows again, if the board does not show their cards.
 
     The content of a row that was not sent, or was refused, may be corrected: it is replaced.
@@ -191,10 +191,10 @@ async def run_batch(
 
 
 async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: bool = True) -> BulkReport:
-    """Settle the rows of a job that are in doubt, and audit the job. Call it at any time, as often as you like.
+    """Reconcile the rows of a job that are in doubt, and audit the job. Call it at any time, as often as you like.
 
-    Parts and batches whose workers have died are completed first. Then rows in doubt are settled by the rules of `create_many`
-    with `unknown="reconcile"`: found, or proven absent and sent, or unknown.
+    Parts and batches whose workers have died are completed first. Then the board decides about rows in doubt, by the rules
+    of `create_many` with `unknown="reconcile"`: found, or proven absent and sent, or unknown.
 
     Args:
         job: The job, as `open_job` or `plan` returned it.

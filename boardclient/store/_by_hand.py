@@ -39,7 +39,7 @@ def check_told(row: object, card_id: str | None, *, absent: bool) -> Outcome:
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
     if card_id is None:
-        return Outcome("waiting", "absent, as a person has settled")
+        return Outcome("waiting", "absent, as a person has resolved")
     return Outcome("done", check_identifier(card_id, "card_id"))
 
 

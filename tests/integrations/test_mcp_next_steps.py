@@ -198,7 +198,7 @@ def test_a_person_decides_between_candidates() -> None:
     error = BoardClientError("it may exist", Effect.UNKNOWN)
     error.candidates = ("c1",)
     advice = Advice(not_found="")
-    assert "settle it by the command that the error names. Tell the user" in of_error(error, advice, 1)["next_step"]
+    assert "resolve it by the command that the error names. Tell the user" in of_error(error, advice, 1)["next_step"]
     held = JournalError("another worker has the row")
     held.retry_at = datetime(2027, 1, 2, tzinfo=UTC)
     assert of_error(held, advice, 1)["next_step"] == "Repeat the call with the same arguments after 2027-01-02T00:00:00+00:00."

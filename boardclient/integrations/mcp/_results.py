@@ -121,7 +121,7 @@ def _next_step(error: errors.BoardClientError, advice: Advice, tries: int, momen
         return advice.unknown
     if error.effect is Effect.UNKNOWN and error.candidates:
         return (
-            "A person has to look whether one of the candidates is the card, and to settle it by the command that the error "
+            "A person has to look whether one of the candidates is the card, and to resolve it by the command that the error "
             f"names. {TELL}, and do not make the call again before."
         )
     if error.effect in {Effect.UNKNOWN, Effect.NOT_SENT} or moment is not None or isinstance(error, errors.RateLimitError):
