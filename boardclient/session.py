@@ -22,7 +22,7 @@ from boardclient._interface._responses import Response
 from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import Settings, check_headers
+from boardclient._transport._values import TransportSettings, check_headers
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members
@@ -136,7 +136,7 @@ class AsyncSession:
         max_answer_bytes: int = 256 * 2**20,
     ) -> None:
         check_headers({} if headers is None else headers, "headers", REFUSED_HEADERS)
-        settings = Settings(
+        settings = TransportSettings(
             max_connections=max_connections,
             trust_env=trust_env,
             ssl=ssl,

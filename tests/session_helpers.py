@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from boardclient import AsyncSession, Credentials, StaticCredentials
-from boardclient._transport._values import Settings
+from boardclient._transport._values import TransportSettings
 
 BASE = "https://boards.example"
 ANY = re.compile(r"https://boards\.example/1/.*")
@@ -18,13 +18,13 @@ KEY, TOKEN = "key-k3y", "token-t0ken"
 BOARD = {"id": "b1", "name": "plans"}
 
 
-def transport_settings(**options: Any) -> Settings:
+def transport_settings(**options: Any) -> TransportSettings:
     """Return the settings of a transport, by default those of a session."""
     given = {name: one.default for name, one in inspect.signature(AsyncSession).parameters.items()} | {
         "headers": {},
         "user_agent": "",
     }
-    return Settings(**{name: given[name] for name in attrs.fields_dict(Settings)} | options)
+    return TransportSettings(**{name: given[name] for name in attrs.fields_dict(TransportSettings)} | options)
 
 
 class Provider:

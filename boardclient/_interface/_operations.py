@@ -18,7 +18,7 @@ from boardclient._base._redaction import CREDENTIAL_NAMES
 from boardclient._interface import _fields, _listings
 from boardclient._interface._fields import decode, encode
 from boardclient._interface._responses import Response, add_request_id, api_error, excerpt, response_of
-from boardclient._transport._values import FRAMING, RawResponse, Record, TransportFailure, TransportResult, check_headers
+from boardclient._transport._values import FRAMING, RawResponse, TransportFailure, TransportResult, UnshownStruct, check_headers
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import (
     Board,
@@ -89,7 +89,7 @@ class Operation(Generic[T]):
         return Request(self, before + quoted + after, body, named)
 
 
-class Request(Record, Generic[T]):
+class Request(UnshownStruct, Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
     `target` is the path with the query, and `identifier` is what the caller put into the path, or "". `body` is a JSON object, or

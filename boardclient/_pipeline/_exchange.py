@@ -17,7 +17,7 @@ from boardclient._interface._operations import check_proxy, check_root, check_ur
 from boardclient._interface._responses import Response, response_of, status_of
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._transport._pool import Pool
-from boardclient._transport._values import FORM_TYPE, SUCCESSES, RawResponse, Settings, TransportResult
+from boardclient._transport._values import FORM_TYPE, SUCCESSES, RawResponse, TransportResult, TransportSettings
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 from boardclient.models import check_seconds
@@ -72,7 +72,7 @@ class SessionExchange:
     def __init__(
         self,
         base_url: str,
-        settings: Settings,
+        settings: TransportSettings,
         pool: Pool,
         timeout: float | None,
         limiter: object,

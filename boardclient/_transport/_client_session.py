@@ -31,11 +31,11 @@ from boardclient._transport._values import (
     SUCCESSES,
     Progress,
     RawResponse,
-    Record,
     RequestHeaders,
     Stage,
     TransportFailure,
     TransportResult,
+    UnshownStruct,
     UsedConnection,
     can_add,
 )
@@ -190,7 +190,7 @@ class _Framed:
 # --- what is sent
 
 
-class Outgoing(Record):
+class Outgoing(UnshownStruct):
     """The real URL, body and response of a request. Instruments see others.
 
     Args:

@@ -23,7 +23,7 @@ from boardclient._transport._client_session import (
 from boardclient._transport._connections import KEEP_ALIVE_SECONDS, NO_TIMEOUT, Connector, missing_parts
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._reader import FIELD_BYTES, MOST_FIELDS
-from boardclient._transport._values import FRAMING, Progress, RequestHeaders, Settings, TransportResult
+from boardclient._transport._values import FRAMING, Progress, RequestHeaders, TransportResult, TransportSettings
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -34,7 +34,7 @@ class Pool:
     _may_be_direct: ClassVar[bool] = True
     """Whether `DirectTransport` may be used. Tests and benchmarks turn it off."""
 
-    def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
+    def __init__(self, settings: TransportSettings, lent: aiohttp.ClientSession | None = None) -> None:
         if not isinstance(lent, aiohttp.ClientSession | None):
             raise TypeError(f"http must be an aiohttp.ClientSession, not {type(lent).__name__}")
         self.settings = settings
@@ -161,7 +161,7 @@ class Pool:
         return f"{len(self._connector._acquired)}/{self.settings.max_connections} connections, {self.transport_name}"
 
 
-def _connector(settings: Settings) -> aiohttp.TCPConnector:
+def _connector(settings: TransportSettings) -> aiohttp.TCPConnector:
     ssl = True if settings.ssl is None else settings.ssl
     connector = Connector(settings.max_connections, ssl)
     missing = missing_parts(connector)

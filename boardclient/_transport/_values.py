@@ -39,7 +39,7 @@ Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class TransportSettings:
     """The settings of a session's transport, checked. `AsyncSession` documents them, and has their defaults."""
 
     max_connections: int
@@ -95,7 +95,7 @@ def _check_ssl(value: object) -> None:
 class RequestHeaders:
     """The headers of a session's requests, prepared once for each content type."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TransportSettings) -> None:
         agent = " ".join(filter(None, (f"boardclient/{__version__}", settings.user_agent)))
         bare = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent})
         self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: with_fields(bare, settings.headers)}
@@ -152,7 +152,7 @@ class UsedConnection:
         return False
 
 
-class Record(msgspec.Struct, eq=False):
+class UnshownStruct(msgspec.Struct, eq=False):
     """An object of a call, with declared fields.
 
     msgspec makes it in C, at half the cost of a class of attrs. It shows no fields: some hold what the service sent.
@@ -165,7 +165,7 @@ class Record(msgspec.Struct, eq=False):
         return []
 
 
-class Progress(Record, kw_only=True):
+class Progress(UnshownStruct, kw_only=True):
     """How far one request is. The transport sets it.
 
     It is read after a cancellation or a deadline has ended the request, since nothing is returned then.
@@ -200,7 +200,7 @@ class Progress(Record, kw_only=True):
         return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN
 
 
-class RawResponse(Record, eq=True):
+class RawResponse(UnshownStruct, eq=True):
     """A whole response: status, headers (case-insensitive) and the decoded body. It is not changed after it was made."""
 
     status: int

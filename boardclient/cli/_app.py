@@ -141,7 +141,7 @@ class Group(click.Group):
         writes: bool = False,
         **declared: Any,
     ) -> Callable[[_Work], _Work]:
-        """Let a coroutine be a command, which gets a `Client`, the `Settings`, or nothing before its arguments and options.
+        """Let a coroutine be a command, which gets a `Client`, `CommandSettings`, or nothing before its arguments and options.
 
         The client knows the board that `board` declares: it is no argument. `options` is a class whose object comes next. With a
         title, the command prints the record that the coroutine returns. `fields` are those among which `--json` chooses; without

@@ -20,7 +20,7 @@ from boardclient.cli._addresses import identifier_in, is_address
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note
 from boardclient.credentials import _profiles
-from boardclient.credentials._profiles import VARIABLES
+from boardclient.credentials._profiles import VARIABLES, ServiceSettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _QUOTES = tuple("\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb`")
@@ -28,7 +28,7 @@ _MAY_BE_DONE = "the request in flight may or may not have been carried out: chec
 
 
 @attrs.frozen(kw_only=True)
-class Settings(_profiles.Settings):
+class CommandSettings(ServiceSettings):
     """The settings of one command."""
 
     timeout: float
@@ -46,7 +46,7 @@ class Settings(_profiles.Settings):
             credentials, base_url=url, timeout=self.timeout, allow_insecure=self.allow_insecure, proxy=proxy
         )
 
-    def of_profile(self, base_url: str) -> Settings:
+    def of_profile(self, base_url: str) -> CommandSettings:
         """Return the settings of another service that has a profile, without those of the environment."""
         profile = self.profiles.of(base_url)
         return attrs.evolve(self, profile=profile, values={"base_url": base_url, **profile.client}, sources={})
@@ -88,7 +88,7 @@ def kept_ledger(name: str) -> Path:
         raise UsageError(f"{place} can't hold the ledger ({reason_of(error)}): give --ledger") from None
 
 
-def load(**chosen: str) -> Settings:
+def load(**chosen: str) -> CommandSettings:
     """Return the settings of the running command. What is chosen overrides an option, which overrides its variable.
 
     Raises:
@@ -96,7 +96,7 @@ def load(**chosen: str) -> Settings:
     """
     options = dict(click.get_current_context().find_root().params)
     given = {name: url for name in ("base_url", "auth_url") if (url := options.pop(name))}
-    found = Settings.found({**given, **chosen}, **options)
+    found = CommandSettings.found({**given, **chosen}, **options)
     for name in ("base_url", "auth_url"):
         if _is_quoted(value := found.values.get(name, "")):
             raise ValueError(f"{VARIABLES[name]} is {value}, with the quotation marks: write it without them")
@@ -129,7 +129,7 @@ class Client:
     """What a command works with: a session, the settings, and the board on which names are looked for, "" if none is given."""
 
     session: boardclient.AsyncSession
-    settings: Settings
+    settings: CommandSettings
     board: str = ""
     stopping: Stopping = attrs.field(factory=Stopping)
 
@@ -276,7 +276,7 @@ def run_with_session(work: Callable[[Client], Awaitable[None]], *, board: str | 
 
     async def in_session() -> None:
         client: Client | None = None
-        found: Settings | None = None
+        found: CommandSettings | None = None
         try:
             found = load()
             async with found.session(found.credentials()) as session:

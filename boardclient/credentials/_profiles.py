@@ -244,7 +244,7 @@ class ConsentCredentials(OAuthCredentials):
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class ServiceSettings:
     """The settings for one service, each from an option, the environment or the profile."""
 
     profile: Profile
@@ -454,7 +454,7 @@ def for_session(name: str | None) -> tuple[str, CredentialProvider]:
         CredentialError: nobody is signed in, or the token can't be read.
     """
     if name is None:
-        settings = Settings.found({})
+        settings = ServiceSettings.found({})
     else:
         profiles = Profiles.read()
         found = [profile for url, profile in profiles.by_url.items() if profiles.is_named(url, name)]
@@ -462,5 +462,5 @@ def for_session(name: str | None) -> tuple[str, CredentialProvider]:
             why = profiles.problem or f"there are {', '.join(profiles.by_url) or 'none'}"
             raise ValueError(f"there is no profile of {name} ({why}): run boardclient --base-url {name} login")
         (known,) = found
-        settings = Settings(profile=known, profiles=profiles, values={"base_url": known.base_url, **known.client})
+        settings = ServiceSettings(profile=known, profiles=profiles, values={"base_url": known.base_url, **known.client})
     return settings.base_url, settings.credentials()

@@ -20,6 +20,7 @@ from boardclient._base._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.bulk._run import check_count
 from boardclient.distributed import Job, drain, import_part_now, reconcile, report, results, resume, status
+from boardclient.distributed._leases import LEASE_SECONDS
 from boardclient.distributed._task import WorkOptions
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.events import BulkProgress
@@ -68,7 +69,7 @@ class DaskRun:
         workers: int | None = None,
         scheduler: str | None = None,
         concurrency: int | None = None,
-        lease: float = 30.0,
+        lease: float = LEASE_SECONDS,
         probe: bool = True,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> None:

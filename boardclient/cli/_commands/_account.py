@@ -18,7 +18,7 @@ from boardclient.cli._app import Group, argument, option
 from boardclient.cli._output import CommandError, UsageError, in_words, local, note, out, show
 
 if TYPE_CHECKING:
-    from boardclient.cli._running import Settings
+    from boardclient.cli._running import CommandSettings
 
 commands = Group("account")
 
@@ -27,7 +27,7 @@ _QUIET_SECONDS = 1.0
 
 
 @commands.runs("login", "signed in", "service", "account", "kept_in", needs="settings")
-async def login(settings: Settings, with_token: bool = option(is_flag=True)) -> Mapping[str, Any]:
+async def login(settings: CommandSettings, with_token: bool = option(is_flag=True)) -> Mapping[str, Any]:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -105,7 +105,7 @@ def _name_of(member: boardclient.Member) -> str | None:
 
 
 @commands.runs("logout", "signed out", "service", "deleted", needs="settings")
-async def logout(settings: Settings) -> Mapping[str, Any]:
+async def logout(settings: CommandSettings) -> Mapping[str, Any]:
     """Delete the token and the secrets of a service from this machine.
 
     The token itself stays valid at the service, whose interface shows no way to revoke it. If the keyring is locked or gone, the
@@ -124,7 +124,7 @@ _STATUS = ("service", "account", "kept_in", "ends", "accepted")
 
 
 @auth.runs("status", None, *_STATUS, "profiles", needs="settings")
-async def auth_status(settings: Settings, fields: tuple[str, ...] | None) -> None:
+async def auth_status(settings: CommandSettings, fields: tuple[str, ...] | None) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not.
 
     The other services to which this machine is signed in follow: boardclient auth switch chooses one of them.
@@ -148,7 +148,7 @@ async def auth_status(settings: Settings, fields: tuple[str, ...] | None) -> Non
         raise error
 
 
-async def _checked(settings: Settings) -> tuple[dict[str, Any], Exception | None]:
+async def _checked(settings: CommandSettings) -> tuple[dict[str, Any], Exception | None]:
     """Return what is known of one sign-in, and why the service does not accept it."""
     record: dict[str, Any] = dict.fromkeys(_STATUS) | {"service": settings.base_url, "accepted": False}
     try:
@@ -195,7 +195,7 @@ async def auth_switch(service: str | None = argument("[SERVICE]", required=False
 
 
 @auth.runs("token", None, "token", needs="settings")
-async def auth_token(settings: Settings, fields: tuple[str, ...] | None) -> None:
+async def auth_token(settings: CommandSettings, fields: tuple[str, ...] | None) -> None:
     """Print the access token that commands use, for other programs. It is not checked.
 
     boardclient run gives it to a program without showing it, and Python has AsyncSession.from_profile().
@@ -221,7 +221,7 @@ _as_given = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 @commands.runs("run", needs="settings", context_settings=_as_given)
-async def run(settings: Settings, command: tuple[str, ...] = _command) -> None:
+async def run(settings: CommandSettings, command: tuple[str, ...] = _command) -> None:
     """Run a program with the service and the token of this command line in its environment.
 
     It gets BOARDCLIENT_BASE_URL, BOARDCLIENT_TOKEN and, if one is used, BOARDCLIENT_KEY: AsyncSession.from_env() reads them. No

@@ -20,7 +20,7 @@ from boardclient.cli._app import Group, read_zone
 from boardclient.cli._output import CommandError, NoCredentialsError, in_words, out_table, quoted, show
 
 if TYPE_CHECKING:
-    from boardclient.cli._running import Settings
+    from boardclient.cli._running import CommandSettings
 
 commands = Group("doctor")
 
@@ -98,7 +98,7 @@ def _zone() -> list[Finding]:
     return [("timezone", "ok", f"dates without an offset are in {name} (BOARDCLIENT_TIMEZONE), where it is {now:%H:%M}")]
 
 
-async def _service(settings: Settings, credentials: boardclient.CredentialProvider) -> AsyncIterator[Finding]:
+async def _service(settings: CommandSettings, credentials: boardclient.CredentialProvider) -> AsyncIterator[Finding]:
     """Check the connection, the token, and the clock."""
     headers: Mapping[str, str] = {}
     tls = ", and its certificate is valid" if settings.base_url.startswith("https") else ""
@@ -122,7 +122,7 @@ async def _service(settings: Settings, credentials: boardclient.CredentialProvid
         yield finding
 
 
-async def _exchange(settings: Settings, auth_url: str) -> Finding:
+async def _exchange(settings: CommandSettings, auth_url: str) -> Finding:
     """Check that something at the address of the token exchange responds as one. An empty form gets no token."""
     try:
         unused = boardclient.StaticCredentials(token="-")  # noqa: S106 -- the exchange sends none
@@ -155,7 +155,7 @@ def _clock(headers: Mapping[str, str]) -> list[Finding]:
 # --- what is wrong, in words
 
 
-def _proxy_in_words(settings: Settings, url: str) -> str:
+def _proxy_in_words(settings: CommandSettings, url: str) -> str:
     """Return which proxy requests go through, without its password, and which variable names it. "" if there is none."""
     from boardclient._base._environment import proxy_of, variable_of_proxy
 
@@ -165,7 +165,7 @@ def _proxy_in_words(settings: Settings, url: str) -> str:
     return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]} ({variable_of_proxy(url)})"
 
 
-async def _why(error: Exception, settings: Settings, url: str, body: bytes) -> str:
+async def _why(error: Exception, settings: CommandSettings, url: str, body: bytes) -> str:
     """Return why the service does not respond as it should, and what to do."""
     text = in_words(error)
     status = getattr(error, "status", None)

@@ -138,7 +138,7 @@ def _existing_journal(options: ImportOptions) -> Path | None:
 
 
 async def _checked(
-    client: Client, rows: Callable[[], _rows.Rows], boards: Mapping[str | None, _rows.Board], options: ImportOptions
+    client: Client, rows: Callable[[], _rows.Rows], boards: Mapping[str | None, _rows.ImportBoard], options: ImportOptions
 ) -> tuple[Plan, _Checked]:
     """Read the whole file, and plan its rows with the journal."""
     journal = _existing_journal(options)
@@ -193,10 +193,10 @@ def _layout_of(options: ImportOptions) -> Layout:
     )
 
 
-async def _board(client: Client, name: str | None) -> _rows.Board:
+async def _board(client: Client, name: str | None) -> _rows.ImportBoard:
     """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
     board_id = client.board_id(name)
-    return _rows.Board(board_id, of_lists(await client.session.boards.lists(board_id)))
+    return _rows.ImportBoard(board_id, of_lists(await client.session.boards.lists(board_id)))
 
 
 async def _cards_before(

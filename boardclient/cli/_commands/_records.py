@@ -26,7 +26,7 @@ from boardclient.cli._output import CommandError, UsageError, in_words, local, n
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from boardclient.cli._running import Client, Settings
+    from boardclient.cli._running import Client, CommandSettings
     from boardclient.events import Event
 
 commands = Group("records")
@@ -107,7 +107,7 @@ async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinf
 
 
 @board_group.runs("list", None, "id", "name", needs="settings")
-async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None:
+async def board_list(settings: CommandSettings, fields: tuple[str, ...] | None) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
     if settings.profiles.problem:
         raise UsageError(settings.profiles.problem)
@@ -115,7 +115,9 @@ async def board_list(settings: Settings, fields: tuple[str, ...] | None) -> None
 
 
 @board_group.runs("name", "board named", "id", "name", needs="settings")
-async def board_name(settings: Settings, board_id: str = argument("BOARD_ID"), name: str = argument("NAME")) -> Mapping[str, Any]:
+async def board_name(
+    settings: CommandSettings, board_id: str = argument("BOARD_ID"), name: str = argument("NAME")
+) -> Mapping[str, Any]:
     """Let commands on this machine know a board by a name. Nothing is sent, but to look for the identifier in an address.
 
     Args:

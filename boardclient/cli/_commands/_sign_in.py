@@ -24,7 +24,7 @@ from aiohttp import web
 
 import boardclient
 from boardclient.cli._output import CommandError, UsageError, note
-from boardclient.cli._running import Settings
+from boardclient.cli._running import CommandSettings
 from boardclient.credentials import is_issued_by
 
 _ADDRESSES = {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "localhost": ["::1", "127.0.0.1"]}
@@ -36,7 +36,7 @@ _WAYS = ("no browser that could be opened", "no input to paste a code into")
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
 
 
-async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boardclient.Token:
+async def sign_in(settings: CommandSettings, session: boardclient.AsyncSession) -> boardclient.Token:
     """Let the user sign in, and return the new token. The settings name the client and its addresses.
 
     Raises:

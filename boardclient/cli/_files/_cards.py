@@ -11,7 +11,7 @@ from boardclient import Card
 from boardclient.cli._files._cells import UNSAFE, Cells, defused
 from boardclient.cli._files._encodings import flaw
 from boardclient.cli._files._layout import COLUMNS, Layout, Problem
-from boardclient.cli._files._rows import Board, check
+from boardclient.cli._files._rows import ImportBoard, check
 from boardclient.cli._names import Names
 from boardclient.cli._output import local
 from boardclient.models import is_visible
@@ -29,7 +29,7 @@ class CardFile:
         """Of how many the date leaves a part out."""
         self._lists, self._layout = lists, layout
         self._list_names = dict[str, str]()
-        self._boards: Mapping[str | None, Board] = {None: Board("", lists)}
+        self._boards: Mapping[str | None, ImportBoard] = {None: ImportBoard("", lists)}
         self._text = io.StringIO(newline="")
         self._table = csv.writer(self._text, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
         self._table.writerow(COLUMNS)

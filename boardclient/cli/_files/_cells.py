@@ -17,7 +17,7 @@ MARKED = f"begins with the mark of a file, {JOINED}; take the mark out"
 
 
 Cells: TypeAlias = Mapping[str, str]
-Record: TypeAlias = tuple[int, Cells, Mapping[str, str]]
+NumberedCells: TypeAlias = tuple[int, Cells, Mapping[str, str]]
 """The number of a row, its cells by our columns, and the columns as the file names them."""
 
 

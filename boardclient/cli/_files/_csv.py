@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, TypeVar
 
-from boardclient.cli._files._cells import JOINED, MARKED, Cells, Record, is_defused
+from boardclient.cli._files._cells import JOINED, MARKED, Cells, NumberedCells, is_defused
 from boardclient.cli._files._columns import column_problems, lacking, list_problem
 from boardclient.cli._files._layout import IMPORTED, Layout, Problem, plain
 from boardclient.cli._files._recognise import is_for_excel, lines
@@ -21,7 +21,7 @@ surrogate is not of any encoding."""
 def csv_records(
     file: BinaryIO,
     layout: Layout,
-    look: Callable[[Record], Iterable[T]],
+    look: Callable[[NumberedCells], Iterable[T]],
     quick: Callable[[Header], Callable[[int, list[str]], T | None] | None] | None = None,
 ) -> Iterator[Problem | T]:
     """Yield what `look` makes of the records of a file, or what is wrong with it.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from boardclient.cli._files._cells import MARKED, Cells, Record
+from boardclient.cli._files._cells import MARKED, Cells, NumberedCells
 from boardclient.cli._files._columns import column_problems, lacking
 from boardclient.cli._files._layout import IMPORTED, Layout, Problem, plain
 from boardclient.cli._files._recognise import lines
@@ -85,7 +85,7 @@ def _whole_path(file: BinaryIO, layout: Layout) -> str:
     return ".[]" if isinstance(value, list) else _path_of_rows(value) or "."
 
 
-def json_records(file: BinaryIO, layout: Layout) -> Iterator[Record | Problem]:
+def json_records(file: BinaryIO, layout: Layout) -> Iterator[NumberedCells | Problem]:
     reader = _Reader(layout)
     for number, line in enumerate(lines(file, layout), 1 + layout.skipped_lines):
         value = _json_object(line) if line.strip() else ""
@@ -115,7 +115,7 @@ class _Reader:
         self.is_foreign = False
         """Whether an object is the export of another tool, which holds rows."""
 
-    def records(self, number: int, value: dict[str, object]) -> Iterator[Record | Problem]:
+    def records(self, number: int, value: dict[str, object]) -> Iterator[NumberedCells | Problem]:
         """Yield the record of an object, or what is wrong with it."""
         problems = [] if [*value] == self._keys else [*self._column_problems(number, value)]
         for column, name in self._columns:

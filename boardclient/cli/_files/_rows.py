@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._files._cells import Cells, Record
+from boardclient.cli._files._cells import Cells, NumberedCells
 from boardclient.cli._files._csv import Header, csv_records
 from boardclient.cli._files._dates import read_by
 from boardclient.cli._files._encodings import flaw
@@ -36,7 +36,7 @@ Place: TypeAlias = tuple[str, str | None]
 
 
 @attrs.frozen
-class Board:
+class ImportBoard:
     """A board that rows may name, and its lists."""
 
     board_id: str
@@ -54,14 +54,14 @@ class FileRow(NamedTuple):
 Rows: TypeAlias = Iterator[FileRow | Problem]
 
 
-def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Rows:
+def read(file: BinaryIO, boards: Mapping[str | None, ImportBoard], layout: Layout) -> Rows:
     """Return the rows of `file`, or their problems, from the start.
 
     `boards` are those that rows name; None stands for the others. Only one row is held in memory. After a problem that makes the
     rest unreadable, such as a bad header or an unclosed quote, the iteration ends.
     """
 
-    def look(record: Record) -> Sequence[FileRow | Problem]:
+    def look(record: NumberedCells) -> Sequence[FileRow | Problem]:
         number, cells, names = record
         return check(number, cells, boards, layout, names)
 
@@ -80,7 +80,7 @@ _MOST_KEPT = 1000
 class _Quick:
     """Makes the rows in which nothing is wrong or special, in a third of the time. It takes the others for None."""
 
-    def __init__(self, header: Header, boards: Mapping[str | None, Board], layout: Layout) -> None:
+    def __init__(self, header: Header, boards: Mapping[str | None, ImportBoard], layout: Layout) -> None:
         columns = header.columns
         self._words, self._layout, self._width = header.words, layout, len(columns)
         board = boards.get(None)
@@ -142,14 +142,14 @@ _MARKS = frozenset({"\ufeff", "\ufffe"})
 
 def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
     """Return what the rows of a file have in the column `board`, each once."""
-    records: Iterator[Record | Problem]
+    records: Iterator[NumberedCells | Problem]
     records = csv_records(file, layout, lambda record: [record]) if layout.form == "csv" else json_records(file, layout)
     found = (record for record in records if not isinstance(record, Problem))
     return {board: None for _, cells, _ in found if (board := cells.get("board")) is not None and not flaw(board)}
 
 
 def check(
-    number: int, cells: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
+    number: int, cells: Cells, boards: Mapping[str | None, ImportBoard], layout: Layout, names: Mapping[str, str] = {}
 ) -> Sequence[FileRow | Problem]:
     """Return the row that is made from these cells, or the problem of each of them.
 
@@ -169,7 +169,9 @@ def check(
     return [*_problems(number, cells, board, layout, names)]
 
 
-def _problems(number: int, cells: Cells, board: Board | None, layout: Layout, names: Mapping[str, str]) -> Iterator[Problem]:
+def _problems(
+    number: int, cells: Cells, board: ImportBoard | None, layout: Layout, names: Mapping[str, str]
+) -> Iterator[Problem]:
     """Yield what is wrong with each cell."""
     flaws = {column: found[0] for column, cell in cells.items() if (found := flaw(cell))}
     wrong = dict(flaws)
@@ -213,14 +215,14 @@ def _pos(cell: str | None, *_: object) -> Position | None:
         raise ValueError('is neither "top" nor "bottom"') from None
 
 
-def _list_id(cell: str | None, layout: Layout, board: Board | None) -> str | None:
+def _list_id(cell: str | None, layout: Layout, board: ImportBoard | None) -> str | None:
     named = layout.default_list if cell is None else cell
     if board is not None and named is None:
         raise ValueError("is missing, and no --list is given")
     return None if board is None or named is None else board.lists.find(named)
 
 
-_MAKERS: Mapping[str, Callable[[str | None, Layout, Board | None], Any]] = {
+_MAKERS: Mapping[str, Callable[[str | None, Layout, ImportBoard | None], Any]] = {
     "name": _name,
     "due": _due,
     "pos": _pos,
