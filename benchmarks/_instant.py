@@ -27,7 +27,7 @@ class _InstantPool:
 def instant_session(credentials: CredentialProvider, **options: Any) -> AsyncSession:
     """Return a session on such a transport."""
     session = AsyncSession(credentials, base_url="https://board.example", **options)
-    session._exchange.pool = _InstantPool()  # type: ignore[assignment]  # -- all that a call asks of it
+    session._parts.transport = _InstantPool()  # type: ignore[assignment]  # -- all that a call asks of it
     return session
 
 

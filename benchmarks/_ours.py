@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from _contenders import DESC, LIST_ID, Service, Work, in_workers, one_by_one, seen
 
 import boardclient
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 
 
 def _session(service: Service, concurrency: int) -> boardclient.AsyncSession:
@@ -41,7 +41,7 @@ async def get_in_workers(service: Service, concurrency: int) -> AsyncIterator[Wo
 @contextlib.asynccontextmanager
 async def create_in_workers_the_public_way(service: Service, concurrency: int) -> AsyncIterator[Work]:
     """Create them with `ClientSessionTransport` instead of the direct transport."""
-    Pool._may_be_direct = False  # each contender has a process of its own
+    TransportChoice._may_be_direct = False  # each contender has a process of its own
     async with create_in_workers(service, concurrency) as work:
         yield work
 

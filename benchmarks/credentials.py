@@ -42,7 +42,7 @@ async def _calls(count: int, rounds: int) -> dict[str, list[float]]:
         for number in range(rounds + 1):
             for name, session in sessions.items():
                 call = await _microseconds(session.members.me, count)
-                provider, exchange = providers[name], session._exchange
+                provider, exchange = providers[name], session.exchange
                 acquire = await _microseconds(lambda provider=provider, exchange=exchange: provider.acquire(exchange), count)  # type: ignore[misc]  # -- a lambda with defaults
                 if number:  # the first round warms up
                     samples[name].append(call)

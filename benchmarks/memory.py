@@ -39,7 +39,7 @@ class _InstantPool:
 async def _run(cards: int, mark: int, journal: Path | None) -> dict[str, float]:
     """Create the cards, and return the peaks after `mark` of them and at the end."""
     session = AsyncSession(StaticCredentials("token", "key"), base_url="https://board.example")
-    session._exchange.pool = _InstantPool()  # type: ignore[assignment]  # -- all that a run asks of it
+    session._parts.transport = _InstantPool()  # type: ignore[assignment]  # -- all that a run asks of it
 
     def drafts() -> Iterator[CardDraft]:
         for number in range(cards):

@@ -137,7 +137,7 @@ async def _hold(cards: int) -> dict[str, float]:
         return answers.pop()
 
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
-        with mock.patch.object(session._exchange.pool, "send", send):
+        with mock.patch.object(session._parts.transport, "send", send):
             answers = [RawResponse(200, {}, board(cards))]
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)

@@ -19,9 +19,10 @@ from boardclient._base._environment import optional, required
 from boardclient._base._redaction import takes_secrets
 from boardclient._interface._operations import REFUSED_HEADERS, Parameter, build_request
 from boardclient._interface._responses import Response
-from boardclient._pipeline._exchange import SessionExchange, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._transport._pool import Pool
+from boardclient._pipeline._session_parts import SessionParts
+from boardclient._pipeline._stats import SessionStats
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import TransportSettings, check_headers
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.models import JsonValue
@@ -152,9 +153,9 @@ class AsyncSession:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
         followed_by = observers_of(observers)
-        exchange = SessionExchange(base_url, settings, Pool(settings, http), timeout, limiter, followed_by)
+        parts = SessionParts(base_url, settings, TransportChoice(settings, http), timeout, limiter, followed_by)
         self._pipeline = Pipeline(
-            exchange=exchange,
+            parts=parts,
             provider=credentials,
             policy=policy,
             timeout=timeout,
@@ -162,7 +163,7 @@ class AsyncSession:
             observers=followed_by,
             credentials_in=credentials_in,
         )
-        self._exchange, self._owns_exchange = exchange, True
+        self._parts, self._owns_parts = parts, True
 
     @classmethod
     def from_env(cls, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> Self:
@@ -276,7 +277,7 @@ class AsyncSession:
 
     def _view(self, **changes: Any) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
-        view._exchange, view._owns_exchange = self._exchange, False
+        view._parts, view._owns_parts = self._parts, False
         view._pipeline = attrs.evolve(self._pipeline, **changes)
         return view
 
@@ -316,7 +317,7 @@ class AsyncSession:
 
     def stats(self) -> SessionStats:
         """Return what the session and its views have done and are doing, in numbers."""
-        return self._exchange.stats()
+        return self._parts.stats()
 
     async def ping(self) -> float:
         """Read the member record (interface 4.11), and return the seconds that took.
@@ -350,19 +351,19 @@ class AsyncSession:
     @property
     def exchange(self) -> Exchange:
         """What sends forms on the pool, for `OAuthCredentials` outside of a call."""
-        return self._exchange
+        return self._parts
 
     def _discard(self) -> None:
         """Close a session that was never used, and has nothing to wait for."""
-        self._exchange.in_flight.close()
+        self._parts.in_flight.close()
 
     async def aclose(self) -> None:
         """Close the session. Running calls and later ones raise `SessionClosedError`.
 
         It may be called several times. Closing a view has no effect.
         """
-        if self._owns_exchange:
-            await self._exchange.aclose()
+        if self._owns_parts:
+            await self._parts.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -373,8 +374,8 @@ class AsyncSession:
         await self.aclose()
 
     def __del__(self) -> None:
-        exchange = getattr(self, "_exchange", None)  # absent where __init__ refused its arguments
-        if exchange is not None and self._owns_exchange and not exchange.in_flight.is_closed:
+        parts = getattr(self, "_parts", None)  # absent where __init__ refused its arguments
+        if parts is not None and self._owns_parts and not parts.in_flight.is_closed:
             warnings.warn(
                 "an AsyncSession was never closed: use `async with`, or await its aclose()",
                 ResourceWarning,
@@ -383,11 +384,11 @@ class AsyncSession:
             )
 
     def __repr__(self) -> str:
-        if getattr(self, "_exchange", None) is None:  # as in the frames of a constructor that refuses
+        if getattr(self, "_parts", None) is None:  # as in the frames of a constructor that refuses
             return "<AsyncSession, not built>"
-        state = "closed" if self._exchange.in_flight.is_closed else "open"
-        view = "" if self._owns_exchange else " view"
-        return f"<AsyncSession{view} {state}, {len(self._exchange.in_flight)} calls in flight, {self._exchange.pool!r}>"
+        state = "closed" if self._parts.in_flight.is_closed else "open"
+        view = "" if self._owns_parts else " view"
+        return f"<AsyncSession{view} {state}, {len(self._parts.in_flight)} calls in flight, {self._parts.transport!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")

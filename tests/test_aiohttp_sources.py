@@ -13,7 +13,7 @@ from aiohttp.client_reqrep import ClientRequest, ClientResponse
 from aiohttp.connector import BaseConnector, Connection
 
 from boardclient._transport._client_session import OutgoingRequest, ShownResponse
-from boardclient._transport._connections import Connector, Protocol
+from boardclient._transport._connection_pool import Connector, Protocol
 from boardclient._transport._direct import Prototype
 
 _SUBCLASSES = (Connector, Protocol, OutgoingRequest, Prototype, ShownResponse)

@@ -102,7 +102,7 @@ async def test_an_unexpected_end_has_an_effect(
         progress.stage = "send"
         raise MemoryError(body)
 
-    monkeypatch.setattr("boardclient._transport._pool.Pool.send", send)
+    monkeypatch.setattr("boardclient._transport._choice.TransportChoice.send", send)
     async with AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url) as session:
         with pytest.raises(BoardClientError, match="ended by MemoryError, see the log") as caught:
             await session.cards.create("a card", list_id="l")

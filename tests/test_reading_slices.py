@@ -147,7 +147,7 @@ class Answering:
 
 
 def answering(session: AsyncSession, body: bytes) -> Any:
-    return mock.patch.object(session._exchange.pool, "send", Answering(body).send)
+    return mock.patch.object(session._parts.transport, "send", Answering(body).send)
 
 
 async def test_other_tasks_run_while_a_long_response_is_read() -> None:

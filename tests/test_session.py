@@ -100,7 +100,7 @@ async def test_a_view_for_other_credentials(wire: Any) -> None:
         assert "view" in repr(view)
         await view.aclose()
         await session.members.me()
-        assert view._exchange is session._exchange
+        assert view._parts is session._parts
     assert [dict(url.query)["token"] for _, url, _ in requests(wire)] == ["other-t", TOKEN]
     with pytest.raises(SessionClosedError):
         await view.members.me()
@@ -169,7 +169,7 @@ def test_a_base_url_that_is_refused(url: Any) -> None:
 async def test_a_base_url_that_is_taken(url: str, kept: str) -> None:
     """Https anywhere and plain http to a loopback host are taken, without the trailing slash."""
     async with AsyncSession(StaticCredentials(TOKEN), url) as session:
-        assert session._exchange.base_url == kept
+        assert session._parts.base_url == kept
 
 
 async def test_plain_http_with_allow_insecure(wire: Any) -> None:
@@ -224,7 +224,7 @@ async def test_reprs_hold_no_secret() -> None:
     await session.aclose()
     assert "closed" in repr(session)
     assert TOKEN not in repr(session) + repr(session.__dict__)
-    assert "s3cret" not in repr(session) + repr(session._exchange.settings)
+    assert "s3cret" not in repr(session) + repr(session._parts.settings)
     assert repr(boardclient.session.UNSET) == "…"
 
 

@@ -17,7 +17,7 @@ from yarl import URL
 
 from boardclient import Effect
 from boardclient._interface._operations import words_of
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._reader import failure_of
 
 SECRET = "t0ken-in-the-address"
@@ -129,7 +129,7 @@ def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -
     assert failure_of(wrapped(error), "receive").why == words
 
 
-def _opened(pool: Pool) -> aiohttp.ClientSession:
+def _opened(pool: TransportChoice) -> aiohttp.ClientSession:
     """Return the session of a pool that is opened."""
     pool._open()
     (http,) = pool._sessions
@@ -138,7 +138,7 @@ def _opened(pool: Pool) -> aiohttp.ClientSession:
 
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
-    pool = Pool(transport_settings())
+    pool = TransportChoice(transport_settings())
     http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = object()
@@ -154,7 +154,7 @@ async def test_an_unclosed_connector_closes_its_connections() -> None:
     """A connector that is collected with idle connections closes them and says so, one without any says nothing."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
     said: list[str] = []
-    pool = Pool(transport_settings())
+    pool = TransportChoice(transport_settings())
     http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = idle = deque[Any]()

@@ -292,4 +292,4 @@ def followers(observers: Instrument | None = None) -> tuple[Instrument, ...]:
 
 
 SOURCES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""What each session shares with its views (`SessionExchange`). Each has a method `stats`."""
+"""What each session shares with its views (`SessionParts`). Each has a method `stats`."""

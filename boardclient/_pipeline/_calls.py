@@ -76,7 +76,7 @@ _NO_OPTIONS: Final = CallOptions()
 class Paced(Protocol):
     """What has a pace for the calls that a task makes, and repeats those that 429 refuses: `AsyncSession.map`."""
 
-    def begin(self, call: CallContext, exchange: object) -> bool:
+    def begin(self, call: CallContext, parts: object) -> bool:
         """Note that a call begins. Return True if the pace is the call's, and not a bulk run's or that of another session."""
         ...
 

@@ -23,7 +23,7 @@ from boardclient._base._redaction import forms_of, hides, masked_value
 from boardclient._interface._operations import Request, outcome_of, unreadable
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import PACED, CallContext, CallOptions
-from boardclient._pipeline._exchange import ConnectionSlots, SessionExchange, check_timeout
+from boardclient._pipeline._session_parts import ConnectionSlots, SessionParts, check_timeout
 from boardclient._transport._values import SUCCESSES, RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.credentials._credentials import GuardedProvider
@@ -67,7 +67,7 @@ _FREED_AT_ONCE: Final = 4096
 class Pipeline:
     """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
 
-    exchange: SessionExchange
+    parts: SessionParts
     provider: CredentialProvider = attrs.field(repr=False)
     policy: _retry.Policy | None
     timeout: float | None
@@ -77,11 +77,11 @@ class Pipeline:
 
     def __attrs_post_init__(self) -> None:
         check_timeout(self.timeout)
-        exchange, policy = self.exchange, self.policy
-        self.max_connections: int = exchange.pool.max_connections
-        self.slots: ConnectionSlots = exchange.slots
-        self._in_flight, self._root = exchange.in_flight, exchange.base_url
-        self._guarded_provider = GuardedProvider(self.provider, exchange)
+        parts, policy = self.parts, self.policy
+        self.max_connections: int = parts.transport.max_connections
+        self.slots: ConnectionSlots = parts.slots
+        self._in_flight, self._root = parts.in_flight, parts.base_url
+        self._guarded_provider = GuardedProvider(self.provider, parts)
         self._guarded_limiter = None if self.limiter is None else GuardedLimiter(self.limiter)
         self._budgets = () if policy is None else policy.budgets
         self._sees_first = policy is not None and policy.sees_first_attempt
@@ -101,7 +101,7 @@ class Pipeline:
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within its deadline, and return its value or raise the error that has its history."""
         context = self._in_flight.begin(request, self.timeout, options)
-        if (paced := PACED.get()) is not None and paced.begin(context, self.exchange):
+        if (paced := PACED.get()) is not None and paced.begin(context, self.parts):
             context.paced = paced
         error: BaseException | None = None
         outcome: T | BoardClientError | None = None
@@ -117,7 +117,7 @@ class Pipeline:
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continue(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed the cancellation: the outcome stands
-                context.end(self.exchange.host)
+                context.end(self.parts.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
         finally:
@@ -151,7 +151,7 @@ class Pipeline:
         raised.__traceback__ = frames  # before observers run: what they raise has it as its context
         if frames is None:
             raised.__context__ = None
-        error = context.end(self.exchange.host, raised) or raised
+        error = context.end(self.parts.host, raised) or raised
         # A deadline or closing turns the cancellation into its error. What ends the program goes through as it is.
         if not isinstance(raised, Exception | asyncio.CancelledError):  # such as KeyboardInterrupt
             error = raised
@@ -279,14 +279,14 @@ class Pipeline:
         headers = request.headers
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
-        response = await self.exchange.pool.send(operation.method, self._root + target, body, context, headers=headers)
+        response = await self.parts.transport.send(operation.method, self._root + target, body, context, headers=headers)
         # Three cases: no success, a success that can be read, and one that can not, which is an error although the request was
         # done.
         if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = await _redacted(response, credentials, context)
             earlier = Effect.worst([attempt.effect for attempt in context.attempts])
-            outcome = outcome_of(request, response, earlier, time(), self.exchange.host)
+            outcome = outcome_of(request, response, earlier, time(), self.parts.host)
             return self._record(context, response, outcome)
         if credentials is not self._guarded_provider.accepted:
             self._guarded_provider.note_accepted(credentials)
@@ -302,7 +302,7 @@ class Pipeline:
         else:
             return self._record(context, response, value) if context.is_recorded else value
         shown = await _redacted(response, credentials, context)
-        return self._record(context, response, unreadable(request, failure, shown, self.exchange.host))
+        return self._record(context, response, unreadable(request, failure, shown, self.parts.host))
 
     def _record(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         attempt = context.record_result(response, outcome)
@@ -368,11 +368,11 @@ class Pipeline:
             # There are no others, as with static credentials: sent again the request would get the same 401.
             if renewed == rejected:
                 return outcome
-            if self.exchange.count_renewal(renewed) and (call := context.activity) is not None:
+            if self.parts.count_renewal(renewed) and (call := context.activity) is not None:
                 from boardclient.events import CredentialsRenewed  # for calls that are followed
 
                 call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
-            self.exchange.replays += 1
+            self.parts.replays += 1
             outcome = await self._attempt(request, context, renewed)
             if not isinstance(outcome, AuthenticationError):
                 return outcome
@@ -409,7 +409,7 @@ class Pipeline:
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
         context.record_pause(seconds)
         context.waits_for = "the pause before the next attempt"
-        self.exchange.retries += 1
+        self.parts.retries += 1
         if (call := context.activity) is not None:
             from boardclient.events import RetryScheduled  # for calls that are followed
 

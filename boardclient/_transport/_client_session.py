@@ -23,7 +23,7 @@ from yarl import URL
 
 from boardclient._base._redaction import forms_of, masked_text, secrets_of, shown_response, shown_url
 from boardclient._transport._bodies import read_whole
-from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol, discard_unread
+from boardclient._transport._connection_pool import NO_TIMEOUT, PROGRESS, Protocol, discard_unread
 from boardclient._transport._reader import NOT_CHUNKED, RefusedError, application_error_in, failure_of
 from boardclient._transport._values import (
     FORM_TYPE,
@@ -57,7 +57,7 @@ _logger: Final = logging.getLogger("boardclient.transport")
 
 
 class ClientSessionTransport:
-    """Sends requests through a `ClientSession`. Owned by its `Pool`.
+    """Sends requests through a `ClientSession`. Owned by its `TransportChoice`.
 
     On a session of our own, whose request class is `OutgoingRequest`, `ClientSession.request` receives neither credentials nor
     the body, since it passes what it receives to instruments: https://docs.aiohttp.org/en/stable/tracing_reference.html.

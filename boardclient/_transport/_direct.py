@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient._transport._bodies import read_whole
-from boardclient._transport._connections import Connector
+from boardclient._transport._connection_pool import Connector
 from boardclient._transport._reader import ResponseReader, failure_of
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,

@@ -143,7 +143,7 @@ class _Calls(Generic[T, R]):
         """The results that were not taken yet. None wakes the one who waits for them, at the end."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
-        self.exchange = pipeline.exchange
+        self.parts = pipeline.parts
         self.workers = Workers(pipeline.limiter, most, grows=concurrency is None)
         self.running: set[object] = set()
         """The calls in flight, and the functions that have made none."""
@@ -251,12 +251,12 @@ class _Worker:
 
     # --- the calls of a function
 
-    def begin(self, call: CallContext, exchange: object) -> bool:
+    def begin(self, call: CallContext, parts: object) -> bool:
         if not self._has_called:
             self._has_called = True
             self._calls.running.discard(self)
             self._calls.workers.end_earlier(self, None)
-        if exchange is not self._calls.exchange or call.options.is_of_run:
+        if parts is not self._calls.parts or call.options.is_of_run:
             return False
         self._calls.running.add(call)
         return True

@@ -320,7 +320,7 @@ async def test_nothing_is_asked_about_responses_that_leave_their_rows_in_doubt(m
 
 async def test_it_makes_none_wrong_if_aiohttp_reads_the_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stray response and the next one come in one packet."""
-    monkeypatch.setattr("boardclient._transport._pool.Pool._may_be_direct", False)
+    monkeypatch.setattr("boardclient._transport._choice.TransportChoice._may_be_direct", False)
     service = Service("400", 9, show=str.upper, hides_desc=True, packet="one")
     async with service.session() as session:
         results, report = await run(service, rows(), session)

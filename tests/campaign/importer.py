@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 
 _OPTIONS = ("concurrency", "journal", "board_id", "unknown", "marker", "probe", "settle")
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
@@ -40,10 +40,10 @@ def arm(point: str, threshold: int) -> None:
     """
     what, moment = point.split(":")
     wanted = {"send": ("POST", "/1/cards"), "read": ("GET", "/cards"), "delete": ("DELETE", "")}[what]
-    left, send = threshold, Pool.send
+    left, send = threshold, TransportChoice.send
 
     @functools.wraps(send)
-    async def dying(self: Pool, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+    async def dying(self: TransportChoice, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
         nonlocal left
         left -= method == wanted[0] and url.partition("?")[0].endswith(wanted[1])
         if left:
@@ -57,7 +57,7 @@ def arm(point: str, threshold: int) -> None:
             await send(self, method, url, *args, **kwargs)
         return die()
 
-    Pool.send = dying  # type: ignore[method-assign]  # -- in a process of its own
+    TransportChoice.send = dying  # type: ignore[method-assign]  # -- in a process of its own
 
 
 def _draft(row: Mapping[str, Any]) -> CardDraft:

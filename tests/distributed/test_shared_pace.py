@@ -49,13 +49,13 @@ class Memory:
     def __init__(self, place: str, name: str) -> None:
         self._end = self.dies[int(place.rpartition(" ")[2])]
 
-    async def exchange(self, name: str, message: Any) -> Any:
+    async def send(self, name: str, message: Any) -> Any:
         loop = asyncio.get_running_loop()
         if loop.time() >= self._end:
             await asyncio.sleep(math.inf)
         await asyncio.sleep(0.003)
         group = _shared.Group() if self.stored is None else _shared.load(self.stored)
-        answer = group.exchange(name, 1e9 + loop.time(), message)
+        answer = group.answer_to(name, 1e9 + loop.time(), message)
         Memory.stored = _shared.dump(group)
         await asyncio.sleep(0.002)
         return answer
@@ -168,14 +168,14 @@ async def test_a_database_that_is_not_there_is_named_and_one_that_is_gone_is_wai
 
     pace = Pace(shared=tmp_path / "paces")
     failures = [JournalError("the disk is full")] * 3
-    exchange = _shared.Store.exchange
+    send = _shared.Store.send
 
     async def failing(self: _shared.Store, name: str, message: Any) -> Any:
         if pace.in_flight and failures:
             raise failures.pop()
-        return await exchange(self, name, message)
+        return await send(self, name, message)
 
-    monkeypatch.setattr(_shared.Store, "exchange", failing)
+    monkeypatch.setattr(_shared.Store, "send", failing)
     async with asyncio.timeout(SECONDS):
         async with pace:
             pace.report(429, 0.0, 0.1)  # which is sent at once
@@ -259,7 +259,7 @@ def test_what_is_stored_is_plain_json() -> None:
             held = group.members["a"].attempts
             message.ended = {attempt.serial: (status, None, 0.01) for attempt in held[:1]}
             message.unended = {attempt.serial for attempt in held[1:]}
-        group.exchange("a", 1e9 + 5 * number, message)
+        group.answer_to("a", 1e9 + 5 * number, message)
     stored = _shared.dump(group)
     assert _shared.dump(_shared.load(stored)) == stored
     state = json.loads(zlib.decompress(stored))

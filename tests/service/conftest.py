@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from session_helpers import transport_settings
 
+from boardclient._transport._choice import DirectTransport, TransportChoice
 from boardclient._transport._client_session import ClientSessionTransport
-from boardclient._transport._pool import DirectTransport, Pool
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -31,7 +31,7 @@ def _names_chosen_by(metafunc: pytest.Metafunc) -> set[str]:
 @pytest.fixture(autouse=True)
 def transport_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the transport that the requests of the test use."""
-    monkeypatch.setattr(Pool, "_may_be_direct", request.param == "direct")
+    monkeypatch.setattr(TransportChoice, "_may_be_direct", request.param == "direct")
     return str(request.param)
 
 
@@ -64,12 +64,12 @@ def contexts(request: pytest.FixtureRequest, certificate: Path) -> tuple[ssl.SSL
 
 
 @pytest.fixture
-async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
+async def open_pool() -> AsyncIterator[Callable[..., TransportChoice]]:
     """Make pools, which are closed in the end and leave no connection behind."""
-    pools: list[Pool] = []
+    pools: list[TransportChoice] = []
 
-    def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> Pool:
-        pools.append(Pool(transport_settings(**{"max_connections": 1, **settings}), lent))
+    def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> TransportChoice:
+        pools.append(TransportChoice(transport_settings(**{"max_connections": 1, **settings}), lent))
         return pools[-1]
 
     yield opened

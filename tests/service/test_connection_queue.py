@@ -12,8 +12,8 @@ from session_helpers import transport_settings
 from transport_helpers import OK, read_request, send
 from waiting import until
 
-from boardclient._transport._connections import ConnectionQueue
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
+from boardclient._transport._connection_pool import ConnectionQueue
 from boardclient._transport._values import RawResponse
 
 
@@ -88,7 +88,7 @@ async def test_trace_configs_are_notified_of_the_wait(raw_server: Any, monkeypat
 
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", traced)
     async with raw_server.run(Server()) as url, asyncio.timeout(60):
-        pool = Pool(transport_settings(max_connections=1))
+        pool = TransportChoice(transport_settings(max_connections=1))
         await asyncio.gather(*[send(pool, "POST", f"{url}/1/x", b"{}") for _ in range(2)])
         await pool.aclose()
     assert noted == ["begins", "ends"]

@@ -20,8 +20,8 @@ from transport_helpers import OK
 from waiting import SECONDS, until
 
 from boardclient import Effect
-from boardclient._transport._connections import Protocol
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
+from boardclient._transport._connection_pool import Protocol
 from boardclient._transport._values import Progress, RawResponse, TransportFailure, TransportResult
 
 if sys.version_info >= (3, 14):
@@ -32,7 +32,7 @@ else:
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 
 
-async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:
+async def send(pool: TransportChoice, method: str, url: str, body: bytes | None = None) -> TransportResult:
     async with asyncio.timeout(60):
         return await pool.send(method, url, body, Progress())
 
@@ -96,7 +96,7 @@ async def test_a_connection_is_not_used_longer_than_its_peer_keeps_it(
             writer.write(b"HTTP/1.1 200 OK\r\nKeep-Alive: %s\r\nContent-Length: 2\r\n\r\n{}" % announced.encode())
 
     now = time.monotonic()
-    monkeypatch.setattr("boardclient._transport._connections.monotonic", lambda: now)
+    monkeypatch.setattr("boardclient._transport._connection_pool.monotonic", lambda: now)
     async with raw_server.run(handler) as url:
         pool = open_pool()
         for _ in range(3):

@@ -171,7 +171,7 @@ async def test_observers_see_token_exchanges(service: BoardService) -> None:
 
 async def begin_exchange(service: BoardService, session: AsyncSession) -> asyncio.Task[Any]:
     """Begin to exchange a code, and return when the service has it."""
-    form = session._exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+    form = session._parts.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
     exchange = asyncio.create_task(form)
     await service.received("token.exchange")
     return exchange

@@ -10,7 +10,7 @@ import pytest
 from session_helpers import transport_settings
 
 from boardclient import AsyncSession, Effect, StaticCredentials, TransportError
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import Progress
 
 _JUNK = [
@@ -29,7 +29,7 @@ async def test_junk_is_an_error_and_reaches_no_other_request(
     answer: bytes, is_direct: bool, raw_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A packet that is not HTTP, in part or as a whole, ends its request with an unknown effect, and no request after it."""
-    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
+    monkeypatch.setattr(TransportChoice, "_may_be_direct", is_direct)
     answers = iter([answer, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +48,7 @@ async def test_junk_is_an_error_and_reaches_no_other_request(
 @pytest.mark.parametrize("is_direct", [True, False])
 async def test_a_trailer_stays_with_its_response(is_direct: bool, raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that ends a chunked response is no header of the next response on its connection."""
-    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
+    monkeypatch.setattr(TransportChoice, "_may_be_direct", is_direct)
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nContent-Encoding: gzip\r\n\r\n"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +99,7 @@ async def _sent(answer: bytes, raw_server: Any) -> tuple[list[object], int]:
                 writer.write(answer)
 
     async with raw_server.run(handler) as url:
-        pool = Pool(transport_settings(max_connections=1))
+        pool = TransportChoice(transport_settings(max_connections=1))
         async with asyncio.timeout(60):
             outcomes: list[object] = [await pool.send("GET", f"{url}/1/cards/c", None, Progress()) for _ in range(2)]
         await pool.aclose()

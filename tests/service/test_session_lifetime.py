@@ -65,7 +65,7 @@ async def test_closing_amid_an_own_call(service: BoardService, policy: AsyncRetr
     with pytest.raises(SessionClosedError):
         await session.members.me()
     assert service.calls == []
-    assert session._exchange.pool._connector is None
+    assert session._parts.transport._connector is None
 
 
 class NoUser(StaticCredentials):

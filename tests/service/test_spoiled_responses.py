@@ -18,7 +18,7 @@ import pytest
 from session_helpers import transport_settings
 
 from boardclient import Effect
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 _STEP = int(os.environ.get("SPOILED_STEP", "29"))
@@ -127,7 +127,7 @@ def check(peer: Peer, identifier: bytes, outcome: RawResponse | TransportFailure
         assert outcome.body == body_of(identifier), case
 
 
-async def attacked(url: str, pool: Pool, peer: Peer, number: int) -> None:
+async def attacked(url: str, pool: TransportChoice, peer: Peer, number: int) -> None:
     """Send requests one after another from some tasks at once, and check each outcome."""
 
     async def call(name: int) -> None:
@@ -150,7 +150,7 @@ async def test_a_spoiled_response_has_no_wrong_effect_and_is_no_other_requests(
     async with raw_server.run(peer.serve, contexts[0]) as url:
         for at in range(0, len(recorded(framing, b"0" * 24)) + 1, _STEP):
             peer.at = at
-            pool = Pool(transport_settings(max_connections=2, **contexts[1]))
+            pool = TransportChoice(transport_settings(max_connections=2, **contexts[1]))
             await attacked(url, pool, peer, 3)
             assert pool._connector is not None
             assert not pool._connector._acquired

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from session_helpers import transport_settings
 
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 BODY = b'[{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "a card"}]' * 40
@@ -77,7 +77,7 @@ async def test_responses_in_torn_packets(raw_server: Any, is_damaged: bool, is_l
                 return
 
     async with raw_server.run(handler) as url, aiohttp.ClientSession() as http:
-        pool = Pool(transport_settings(max_connections=2), http if is_lent else None)
+        pool = TransportChoice(transport_settings(max_connections=2), http if is_lent else None)
         for case in range(CASES):
             response, ends = _framed(generator)
             resets = False
@@ -120,7 +120,7 @@ async def test_a_response_that_is_cut_short_anywhere(raw_server: Any, coding: st
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async with raw_server.run(handler) as url:
-        pool = Pool(transport_settings(max_connections=1))
+        pool = TransportChoice(transport_settings(max_connections=1))
         for end in range(0, len(whole), 3):
             cut = end
             async with asyncio.timeout(60):

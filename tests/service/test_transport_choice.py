@@ -10,7 +10,7 @@ import pytest
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import _connections
+from boardclient._transport import _connection_pool
 from boardclient._transport._values import RawResponse, TransportFailure
 
 NOWHERE = "http://127.0.0.1:1"
@@ -29,7 +29,7 @@ async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
 ) -> None:
     """An aiohttp without something that the direct transport needs is used through `ClientSession`, and a warning names it."""
     with monkeypatch.context() as without:
-        without.setattr(_connections, "_USED", {**_connections._USED, name: ("gone",)})
+        without.setattr(_connection_pool, "_USED", {**_connection_pool._USED, name: ("gone",)})
         pool = open_pool()
         assert isinstance(await send(pool, "GET", f"{NOWHERE}/1/x"), TransportFailure)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

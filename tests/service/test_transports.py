@@ -13,8 +13,8 @@ from transport_helpers import OK, read_request, send
 from waiting import SECONDS, until
 
 from boardclient import Effect
-from boardclient._transport._connections import Connector
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
+from boardclient._transport._connection_pool import Connector
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 # --- the same bytes leave
@@ -52,7 +52,7 @@ async def test_the_same_bytes_leave(
     async with raw_server.run(handler) as url:
         for target in ("/1/cards", "//base/../1/a%20b?x=[]{}|^`\"<>'&y=%E2%82%AC"):
             for is_direct in (True, False):
-                monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
+                monkeypatch.setattr(TransportChoice, "_may_be_direct", is_direct)
                 assert isinstance(await send(open_pool(headers=headers), method, url + target, body), RawResponse)
     assert seen[0] == seen[1]
     assert seen[2] == seen[3]

@@ -25,7 +25,7 @@ async def test_a_raw_response_can_be_pickled_and_copied(service: BoardService) -
     async with service.session() as session:
         answers = [
             await session.request("GET", "/1/members/me"),
-            await session._exchange.post_form(service.base_url + "/1/OAuthGetAccessToken", {"code": "none"}),
+            await session._parts.post_form(service.base_url + "/1/OAuthGetAccessToken", {"code": "none"}),
         ]
     for answer in answers:
         for clone in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
@@ -74,7 +74,7 @@ async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
     """A connection that was idle for longer than 4 s is not used again, a fresher one is."""
     async with service.session() as session:
         await session.members.me()
-        connector = session._exchange.pool._connector
+        connector = session._parts.transport._connector
 
         def age(seconds: float) -> None:
             for idle in connector._conns.values():
@@ -283,7 +283,7 @@ async def test_the_deadline_spans_an_exchange(service: BoardService, loop_clock:
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        form = asyncio.ensure_future(session._exchange.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        form = asyncio.ensure_future(session._parts.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
         call = asyncio.ensure_future(session.with_options(timeout=None).members.me())
         await service.received("token.exchange", 3)
     for task in (form, call):
@@ -294,7 +294,7 @@ async def test_a_cancelled_form_is_cancelled(service: BoardService) -> None:
     """A form whose caller is cancelled ends with CancelledError."""
     service.faults.add(service.faults.hang(), "token.exchange")
     async with service.session() as session:
-        form = asyncio.ensure_future(session._exchange.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        form = asyncio.ensure_future(session._parts.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
         await service.received("token.exchange")
         form.cancel()
         with pytest.raises(asyncio.CancelledError):

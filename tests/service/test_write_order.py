@@ -11,9 +11,9 @@ from session_helpers import transport_settings
 from transport_helpers import OK, read_request
 
 from boardclient import CardDraft
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._direct import Writes
 from boardclient._transport._order import WriteOrder
-from boardclient._transport._pool import Pool
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 from boardclient.errors import Effect
 from boardclient.testing import BoardService
@@ -96,7 +96,7 @@ async def test_no_request_overtakes_one_that_is_held() -> None:
 
 
 async def test_a_connection_that_is_lost_while_others_are_written_gets_no_request(raw_server: Any) -> None:
-    pool, order, progress = Pool(transport_settings()), WriteOrder(), Progress()
+    pool, order, progress = TransportChoice(transport_settings()), WriteOrder(), Progress()
     bodies, accepted, progress.order = list[bytes](), asyncio.Event(), order
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

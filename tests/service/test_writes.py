@@ -12,9 +12,9 @@ import pytest
 from session_helpers import transport_settings
 from transport_helpers import read_request
 
-from boardclient._transport._connections import Protocol
+from boardclient._transport._choice import TransportChoice
+from boardclient._transport._connection_pool import Protocol
 from boardclient._transport._direct import Writes
-from boardclient._transport._pool import Pool
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 from boardclient.errors import Effect
 
@@ -34,7 +34,7 @@ class Service:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
-async def open_connections(pool: Pool, url: str, number: int) -> None:
+async def open_connections(pool: TransportChoice, url: str, number: int) -> None:
     """Leave so many idle connections in the pool."""
     await asyncio.gather(*(pool.send("POST", f"{url}/1/x", b"%d" % one, Progress()) for one in range(number)))
 
@@ -49,7 +49,7 @@ async def begun(*calls: asyncio.Task[Any]) -> None:
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_what_ends_before_it_is_written_was_not_sent(raw_server: Any, is_lost: bool) -> None:
     """A call that is cancelled, or whose connection ends, in the iteration in which it would be written is not sent."""
-    service, pool, progress = Service(), Pool(transport_settings()), Progress()
+    service, pool, progress = Service(), TransportChoice(transport_settings()), Progress()
     async with raw_server.run(service.handle) as url:
         await open_connections(pool, url, 3)
         service.bodies.clear()
@@ -88,7 +88,7 @@ async def test_a_request_that_was_written_may_have_been_done(raw_server: Any) ->
         await asyncio.Event().wait()
 
     async with raw_server.run(handle) as url:
-        pool = Pool(transport_settings())
+        pool = TransportChoice(transport_settings())
         calls = [asyncio.create_task(pool.send("POST", f"{url}/1/x", b"{}", progress)) for progress in (progress, Progress())]
         await arrived.wait()
         for call in calls:
@@ -128,7 +128,7 @@ async def test_a_connection_that_has_input_before_the_request_gets_none(
     raw_server: Any, contexts: Any, sent: bytes | None
 ) -> None:
     """What the peer sends, or its end, between the look at a connection and the write: nothing is written, over TLS too."""
-    service, pool, progress = Service(), Pool(transport_settings(**contexts[1])), [Progress() for _ in range(3)]
+    service, pool, progress = Service(), TransportChoice(transport_settings(**contexts[1])), [Progress() for _ in range(3)]
     async with raw_server.run(service.handle, contexts[0]) as url:
         await open_connections(pool, url, 3)
         service.bodies.clear()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from boardclient._transport._pool import Pool
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import Progress, RawResponse, TransportFailure
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> RawResponse | TransportFailure:
+async def send(pool: TransportChoice, method: str, url: str, body: bytes | None = None) -> RawResponse | TransportFailure:
     return await pool.send(method, url, body, Progress())
 
 

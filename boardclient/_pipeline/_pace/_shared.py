@@ -40,7 +40,7 @@ _AHEAD: Final = 0.2
 _LEASE: Final = 5.0
 """The seconds without a message after which a process counts as dead."""
 _REST: Final = 1.0
-"""The seconds between two exchanges of a process that has nothing to request or report."""
+"""The seconds between two messages of a process that has nothing to request or report."""
 _FORGET: Final = 30.0
 """The seconds without any process after which the limit that was found is too old to be used."""
 _MOST: Final = 10**6
@@ -111,7 +111,7 @@ class Group:
     permits: Permits | None = None
     members: dict[str, _Member] = attrs.field(factory=dict)
 
-    def exchange(self, name: str, now: float, message: Message) -> Answer:
+    def answer_to(self, name: str, now: float, message: Message) -> Answer:
         """Take the message of a process, and grant it its share of the starts that are due soon."""
         if now - self.heard_at > _FORGET:
             self._forget(now)
@@ -207,7 +207,7 @@ class Store:
         self._name = name
         self._is_ready = False
 
-    async def exchange(self, name: str, message: Message) -> Answer:
+    async def send(self, name: str, message: Message) -> Answer:
         """Pass a message to the group, and store the changed group.
 
         Raises:
@@ -228,7 +228,7 @@ class Store:
         if row.version == __version__:
             with contextlib.suppress(Exception):  # it is damaged: begin anew
                 group = load(row.state)
-        answer = group.exchange(name, now, message)
+        answer = group.answer_to(name, now, message)
         of_name = "UPDATE boardclient_paces SET version = ?, state = ? WHERE name = ?"
         connection.run(of_name, __version__, dump(group), self._name)
         return answer
@@ -265,7 +265,7 @@ class SharedPermits:
         self._own = Permits.begin(None, most)
         """Decides until the group's first refusal."""
         self._found: Permits | None = None
-        """The group's, as it was at the last exchange."""
+        """The group's, as it was at the last message."""
         self._offset = 0.0
         """What has to be added to the database's time to get this process's."""
         self._granted: deque[PacedAttempt] = deque()
@@ -273,7 +273,7 @@ class SharedPermits:
         self._results: dict[int, Result] = {}
         self._ended: dict[int, Result | None] = {}
         self._started = self._refused = self._used = 0
-        """Since the last exchange: attempts that `_own` started, how many of them were refused, and granted ones that started."""
+        """Since the last message: attempts that `_own` started, how many of them were refused, and granted ones that started."""
         self._retry_after: float | None = None
         self._is_known = False
         self._asked_at = -math.inf
@@ -370,7 +370,7 @@ class SharedPermits:
     def _is_own(self, attempt: PacedAttempt) -> bool:
         return self._running.get(attempt.serial) is not attempt
 
-    # --- exchanges
+    # --- messages
 
     def _ask(self) -> None:
         """Exchange messages soon."""
@@ -397,7 +397,7 @@ class SharedPermits:
                     self._changed.clear()
                     self._hurry.clear()
                     try:
-                        await self._exchange(store)
+                        await self._send_message(store)
                         is_down = False
                     except JournalError as error:
                         if not self._is_known:  # it may never work
@@ -415,9 +415,9 @@ class SharedPermits:
                 if self._is_known and not (is_down or loop.is_closed()):
                     with contextlib.suppress(JournalError, TimeoutError):
                         async with asyncio.timeout(_REST):
-                            await store.exchange(self._name, Message(leaves=True))
+                            await store.send(self._name, Message(leaves=True))
 
-    async def _exchange(self, store: Store) -> None:
+    async def _send_message(self, store: Store) -> None:
         now = self._clock()
         while self._granted and self._granted[0].started_at + self._offset < now - self._ahead:
             self._granted.popleft()  # nothing waited for it
@@ -432,7 +432,7 @@ class SharedPermits:
             is_rested=self._is_rested(),
         )
         self._asked_at, self._used = now, 0
-        answer = await store.exchange(self._name, message)
+        answer = await store.send(self._name, message)
         for serial in message.ended:
             del self._ended[serial]
         self._started -= message.started

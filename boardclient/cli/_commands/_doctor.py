@@ -82,7 +82,7 @@ async def _checks() -> AsyncIterator[Finding]:
     async for finding in _service(settings, credentials):
         yield finding
     if auth_url := settings.get("auth_url"):
-        yield await _exchange(settings, auth_url)
+        yield await _token_exchange(settings, auth_url)
 
 
 def _zone() -> list[Finding]:
@@ -122,7 +122,7 @@ async def _service(settings: CommandSettings, credentials: boardclient.Credentia
         yield finding
 
 
-async def _exchange(settings: CommandSettings, auth_url: str) -> Finding:
+async def _token_exchange(settings: CommandSettings, auth_url: str) -> Finding:
     """Check that something at the address of the token exchange responds as one. An empty form gets no token."""
     try:
         unused = boardclient.StaticCredentials(token="-")  # noqa: S106 -- the exchange sends none

@@ -43,7 +43,7 @@ async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) 
             assert (len(consent.asked) - asked, exchanges(service) - exchanged) == (1, 1), steps
             await until(lambda: provider._renewals == {})  # noqa: B023 -- used at once
             assert (await store.lease("default", "whoever", 1)).state == "granted"
-            assert len(session._exchange.in_flight) == 0
+            assert len(session._parts.in_flight) == 0
         assert tasks_left() == []
         if isinstance(outcome, asyncio.CancelledError):
             cancelled += 1

@@ -9,51 +9,19 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import attrs
-
 from boardclient._base._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._base._fifo import FifoSemaphore
 from boardclient._interface._operations import check_proxy, check_root, check_url, host_of, words_of
 from boardclient._interface._responses import Response, response_of, status_of
 from boardclient._pipeline._calls import InFlightCalls
-from boardclient._transport._pool import Pool
+from boardclient._pipeline._stats import SessionStats
+from boardclient._transport._choice import TransportChoice
 from boardclient._transport._values import FORM_TYPE, SUCCESSES, RawResponse, TransportResult, TransportSettings
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 from boardclient.models import check_seconds
 
 T = TypeVar("T")
-
-
-@attrs.frozen(kw_only=True)
-class SessionStats:
-    """The numbers of a session and its views since it was created.
-
-    Args:
-        calls: How many calls have sent a request.
-        attempts: How many requests were sent or attempted for them.
-        retries: How many of these the retry policy began. Those after a renewal are not among them.
-        renewals: How often calls got new credentials, also from another worker.
-        in_flight: How many calls are running.
-        pool_open: How many connections are open.
-        pool_idle: How many open connections no request uses.
-        pool_waiting: How many requests wait for a connection.
-        max_connections: The most connections at a time.
-        pace: The requests per second that the session's `Pace` allows. None without a `Pace`, and while it limits no rate.
-        transport: What sends the requests: "DirectTransport" or "ClientSessionTransport".
-    """
-
-    calls: int
-    attempts: int
-    retries: int
-    renewals: int
-    in_flight: int
-    pool_open: int
-    pool_idle: int
-    pool_waiting: int
-    max_connections: int
-    pace: float | None
-    transport: str
 
 
 class ConnectionSlots(FifoSemaphore):
@@ -66,14 +34,14 @@ class ConnectionSlots(FifoSemaphore):
         """The largest number of requests that the open runs may have in flight together."""
 
 
-class SessionExchange:
+class SessionParts:
     """What a session and its views share: the pool and the calls in flight. It is the `Exchange` that providers use."""
 
     def __init__(
         self,
         base_url: str,
         settings: TransportSettings,
-        pool: Pool,
+        transport: TransportChoice,
         timeout: float | None,
         limiter: object,
         observers: Instrument | None,
@@ -82,8 +50,8 @@ class SessionExchange:
         check_proxy(settings.proxy, self.base_url, allow_insecure=settings.allow_insecure)
         self.host: str = host_of(self.base_url)
         self.settings = settings
-        self.pool = pool
-        self.slots: ConnectionSlots = ConnectionSlots(self.pool.max_connections)
+        self.transport = transport
+        self.slots: ConnectionSlots = ConnectionSlots(self.transport.max_connections)
         self.in_flight: InFlightCalls = InFlightCalls()
         self.timeout = timeout
         self._limiter = limiter
@@ -109,8 +77,8 @@ class SessionExchange:
     def stats(self) -> SessionStats:
         from boardclient._pipeline._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
 
-        attempts = self.pool.sent - self.forms
-        pool_open, idle, waiting = self.pool.connections
+        attempts = self.transport.sent - self.forms
+        pool_open, idle, waiting = self.transport.connections
         return SessionStats(
             calls=max(0, attempts - self.retries - self.replays),
             attempts=attempts,
@@ -120,9 +88,9 @@ class SessionExchange:
             pool_open=pool_open,
             pool_idle=idle,
             pool_waiting=waiting,
-            max_connections=self.pool.max_connections,
+            max_connections=self.transport.max_connections,
             pace=self._limiter.rate if isinstance(self._limiter, Pace) else None,
-            transport=self.pool.transport_name,
+            transport=self.transport.transport_name,
         )
 
     def check_url(self, url: str, name: str) -> str:
@@ -154,7 +122,7 @@ class SessionExchange:
             context.started = time.perf_counter()
             self.forms += 1
             activity = _begin_form(target, self._observers)
-            outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
+            outcome = await self.transport.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
             _end_form(activity, outcome, context.http_version)
             if isinstance(outcome, RawResponse):
                 return response_of(outcome, "POST")
@@ -180,7 +148,7 @@ class SessionExchange:
         drained = self.in_flight.close()
         # The connections of another event loop or process can neither be awaited nor closed from here.
         if not self.in_flight.is_on_own_loop:
-            self.pool.abandon()
+            self.transport.abandon()
             return
         try:
             for task in self._background:
@@ -190,7 +158,7 @@ class SessionExchange:
             if self._background:
                 await asyncio.wait(self._background)
         finally:
-            await self.pool.aclose()
+            await self.transport.aclose()
 
 
 def check_timeout(timeout: float | None) -> None:

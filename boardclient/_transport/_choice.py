@@ -20,7 +20,7 @@ from boardclient._transport._client_session import (
     OutgoingRequest,
     ShownResponse,
 )
-from boardclient._transport._connections import KEEP_ALIVE_SECONDS, NO_TIMEOUT, Connector, missing_parts
+from boardclient._transport._connection_pool import KEEP_ALIVE_SECONDS, NO_TIMEOUT, Connector, missing_parts
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._reader import FIELD_BYTES, MOST_FIELDS
 from boardclient._transport._values import FRAMING, Progress, RequestHeaders, TransportResult, TransportSettings
@@ -28,7 +28,7 @@ from boardclient._transport._values import FRAMING, Progress, RequestHeaders, Tr
 _logger: Final = logging.getLogger("boardclient.transport")
 
 
-class Pool:
+class TransportChoice:
     """The connections of a session, which closes them unless they are those of an application's `ClientSession`."""
 
     _may_be_direct: ClassVar[bool] = True
