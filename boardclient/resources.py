@@ -434,7 +434,7 @@ class Cards(_Resource):
         from boardclient.bulk.undo import Undo
 
         undo = Undo(self._pipeline, journal)
-        await undo._plan()
+        await undo._prepare()
         return undo
 
     def _run(

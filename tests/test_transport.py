@@ -131,7 +131,7 @@ def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -
 
 def _opened(pool: TransportChoice) -> aiohttp.ClientSession:
     """Return the session of a pool that is opened."""
-    pool._open()
+    pool._make_transports()
     (http,) = pool._sessions
     return http
 

@@ -256,7 +256,7 @@ def _passes(text: bytes) -> Iterator[bytes]:
     """Yield the text as it is, and after each pass that changes it."""
     yield text
     for _ in range(_PASSES if _ESCAPING.search(text) else 0):
-        before, text = text, _ESCAPE.sub(_known, text)
+        before, text = text, _ESCAPE.sub(_plain_form, text)
         if text == before:
             return
         yield text
@@ -289,7 +289,7 @@ def _traced_pass(text: bytes, sources: Sequence[int]) -> tuple[bytes, list[int]]
     at = 0
     for match in _ESCAPE.finditer(text):
         start, stop = match.span()
-        plain = _known(match)
+        plain = _plain_form(match)
         pieces += [text[at:start], plain]
         traced += [*sources[at:start], *[sources[start]] * len(plain)]
         at = stop
@@ -301,7 +301,7 @@ _plain_forms: Final[dict[bytes, bytes]] = {}
 _MOST_PLAIN_FORMS: Final = 4096
 
 
-def _known(match: re.Match[bytes]) -> bytes:
+def _plain_form(match: re.Match[bytes]) -> bytes:
     escape: bytes = match[0]
     plain = _plain_forms.get(escape)
     if plain is None:

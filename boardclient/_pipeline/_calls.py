@@ -113,7 +113,7 @@ class CallContext(Progress):
     """The options that differ from the session's."""
     cancelled_before: int
     """How often the task had been cancelled when the call began."""
-    is_recorded: bool = False
+    notes_success: bool = False
     """Whether a success is recorded as an attempt too. It is not if nothing follows the call, and it succeeds at once."""
     activity: Activity | None = None
     """The call as instruments see it, None if nothing follows it."""
@@ -211,7 +211,7 @@ class CallContext(Progress):
             status=status,
         )
         self.attempts += (attempt,)
-        self.is_recorded, self.stage = True, "idle"
+        self.notes_success, self.stage = True, "idle"
         activity, self.attempt_activity = self.attempt_activity, None
         if activity is not None:
             _end_attempt(activity, attempt, raised)
@@ -227,7 +227,7 @@ class CallContext(Progress):
         """End the call early by cancelling its task, unless it is being ended already."""
         if self.interruption is None:
             self.may_continue = False
-            self.is_recorded = True
+            self.notes_success = True
             self.deadline = math.inf
             self.interruption = reason
             self._cancel()

@@ -107,12 +107,12 @@ class Pipeline:
         outcome: T | BoardClientError | None = None
         try:
             if self.observers is not None or INSTALLED or is_info_logged():
-                context.activity, context.is_recorded = self._activity_of(request), True
+                context.activity, context.notes_success = self._activity_of(request), True
             if self._sees_first:
                 outcome = await self._retry_by_policy(request, context, None)
             else:
                 outcome = await self._attempt(request, context, self._guarded_provider.current())
-                if not context.is_recorded:  # a success at once, as most calls are
+                if not context.notes_success:  # a success at once, as most calls are
                     self._earn()
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continue(request, context, outcome)
@@ -237,7 +237,7 @@ class Pipeline:
                     context.waits_for = None
                     if context.is_cancelled() and context.may_continue:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
-                    context.is_recorded = True
+                    context.notes_success = True
                     if not self._guarded_provider.is_current(credentials):  # they may have been rejected in the meantime
                         credentials = self._guarded_provider.current()
                         continue
@@ -300,7 +300,7 @@ class Pipeline:
             error.__traceback__ = None  # its frames hold the body, and observers run before it is handled
             failure = error
         else:
-            return self._record(context, response, value) if context.is_recorded else value
+            return self._record(context, response, value) if context.notes_success else value
         shown = await _redacted(response, credentials, context)
         return self._record(context, response, unreadable(request, failure, shown, self.parts.host))
 
@@ -395,7 +395,7 @@ class Pipeline:
             return True
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
-        context.is_recorded = True
+        context.notes_success = True
         value = await self.policy.drive(request.operation.name, attempt, may_pause, first, context.seconds_since_beginning)
         if context.options.is_of_run and context.last_error is not None:  # the run gets no value of a `retry_error_callback`
             raise context.last_error

@@ -71,18 +71,18 @@ class TransportChoice:
         """
         self.sent += 1
         if self._made_by is not SESSION_CLASS["__init__"]:
-            self._open()
+            self._make_transports()
         # Direct if neither the session nor an instrument that was installed meanwhile, nor the request itself, needs
         # `ClientSession`. The condition is `is_wrapped`, without calling a function for each request.
         direct = self._direct
         if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
-            plan = direct.plan(method, url, body, content_type, headers)
-            if plan is not None:
-                return direct.round_trip(plan[0], plan[1], progress)
+            found = direct.prepared(method, url, body, content_type, headers)
+            if found is not None:
+                return direct.round_trip(found[0], found[1], progress)
         general = self._unproxied if self._unproxied is not None and url.startswith("http:") else self._general
         return cast("ClientSessionTransport", general).round_trip(method, url, body, progress, content_type, headers)
 
-    def _open(self) -> None:
+    def _make_transports(self) -> None:
         """Make the transports, with the first request and once an instrument has replaced `ClientSession.__init__`."""
         settings, trusts = self.settings, self.settings.trust_env
         self._made_by, self._direct = SESSION_CLASS["__init__"], None

@@ -72,7 +72,7 @@ class DirectTransport:
         self._prototypes: Final[dict[tuple[str, str, str | None], Prototype]] = {}
         self._heads: Final[dict[tuple[str, str, str | None], tuple[Prototype, bytes]]] = {}
 
-    def plan(
+    def prepared(
         self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None
     ) -> tuple[Prototype, bytes] | None:
         """Return the prototype to connect with and the bytes to write, or None if `ClientSessionTransport` is needed."""

@@ -79,7 +79,7 @@ class Ledger:
         """The identifiers of cards that were there before this run."""
         self._baseline: IdSet | None = None
 
-    def claim(self, card_id: str) -> bool:
+    def take_card(self, card_id: str) -> bool:
         """Note the card that a response names. Return False if it is another row's or an older one."""
         for ids in self.older:
             if card_id in ids:

@@ -17,8 +17,9 @@ from boardclient._interface._responses import is_throttling, status_of
 from boardclient._pipeline._calls import PACED, CallContext
 from boardclient._pipeline._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk._engine._concurrency import Concurrency
 from boardclient.bulk._engine._source import open_source
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Workers
+from boardclient.bulk._hold import PATIENCE_SECONDS
 from boardclient.errors import ApiError
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class _Calls(Generic[T, R]):
         self.tasks: set[asyncio.Task[None]] = set()
         self.errors: list[BaseException] = []
         self.parts = pipeline.parts
-        self.workers = Workers(pipeline.limiter, most, grows=concurrency is None)
+        self.workers = Concurrency(pipeline.limiter, most, grows=concurrency is None)
         self.running: set[object] = set()
         """The calls in flight, and the functions that have made none."""
         self.ended = 0

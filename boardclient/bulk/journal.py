@@ -241,13 +241,13 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         elif found.outcome == told:
             return False
         elif (refusal := why_not_settled(file.connection, JOB, row, found, told, is_journal=True)) is None:
-            _settle(file, [(found, told)])
+            _resolve(file, [(found, told)])
     if refusal is not None:
         raise JournalError(f"{journal}: {refusal}")
     return True
 
 
-def _settle(file: JournalFile, told: Sequence[tuple[StoredRow, Outcome]]) -> None:
+def _resolve(file: JournalFile, told: Sequence[tuple[StoredRow, Outcome]]) -> None:
     """Record within a transaction what a person says of rows. A card from before stays one that no run has created."""
     before = {*file.baseline()}
     for found, outcome in told:
@@ -270,7 +270,7 @@ def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
         stored = {row.seq: row for row in _doubts(file)}
         suggestions = [(item.row.seq, item.suggestion) for item in _read_unknown(file) if item.suggestion is not None]
         with file.transaction():
-            _settle(file, [(stored[seq], Outcome("done", card.card_id)) for seq, card in suggestions])
+            _resolve(file, [(stored[seq], Outcome("done", card.card_id)) for seq, card in suggestions])
         return _read_unknown(file)
 
 

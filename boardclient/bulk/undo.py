@@ -120,7 +120,7 @@ class Undo:
         """The identifiers of the cards that `run` deletes, and their names."""
         return [(card_id, self._rows[card_id].content.name) for card_id in self.unchanged]
 
-    async def _plan(self) -> None:
+    async def _prepare(self) -> None:
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:  # no run uses it meanwhile
             identity, self._secret, self._shown = file.meta.identity, file.meta.secret, set(file.meta.shown.split())
             if identity["service"] != self._pipeline.identity["service"]:

@@ -27,7 +27,7 @@ async def identifier_in(address: str, kind: str, read: Callable[[str], Awaitable
         BoardClientError: the service could not be asked.
     """
     parts = _parts_of(address)
-    known = [part for part in parts if await _is_known(part, read)]
+    known = [part for part in parts if await _is_readable(part, read)]
     if len(known) == 1:
         return known[0]
     if known:
@@ -49,7 +49,7 @@ def _parts_of(address: str) -> list[str]:
     return [*dict.fromkeys(filter(None, texts))][:_MOST_PARTS]
 
 
-async def _is_known(part: str, read: Callable[[str], Awaitable[object]]) -> bool:
+async def _is_readable(part: str, read: Callable[[str], Awaitable[object]]) -> bool:
     from boardclient import BadRequestError, InvalidIdentifierError, NotFoundError
 
     try:

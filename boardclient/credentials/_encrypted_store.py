@@ -70,7 +70,7 @@ class EncryptedTokenStore:
 
     async def read(self, account: str, *, service: str | None = None) -> StoredToken | None:
         """Return the token of the account, None if none is stored or no key opens it."""
-        return self._opened(account, service, await self._inner.read(account, **_named(service)))
+        return self._decrypted(account, service, await self._inner.read(account, **_named(service)))
 
     async def generation(self, account: str, *, service: str | None = None) -> int:
         """Return the number of the account's last token or deletion, 0 for an unknown account."""
@@ -90,13 +90,13 @@ class EncryptedTokenStore:
     async def lease(self, account: str, holder: str, seconds: float, *, service: str | None = None) -> LeaseRecord:
         """Grant `holder` the right to renew, as the inner store does."""
         leased = await self._inner.lease(account, holder, seconds, **_named(service))
-        return attrs.evolve(leased, stored=self._opened(account, service, leased.stored))
+        return attrs.evolve(leased, stored=self._decrypted(account, service, leased.stored))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0, *, service: str | None = None) -> None:
         """End the lease of `holder`, as the inner store does."""
         await self._inner.release(account, holder, cooldown, **_named(service))
 
-    def _opened(self, account: str, service: str | None, stored: StoredToken | None) -> StoredToken | None:
+    def _decrypted(self, account: str, service: str | None, stored: StoredToken | None) -> StoredToken | None:
         """Return the token of a row, None if there is none, no key opens it or it is of another account or service."""
         from cryptography.fernet import InvalidToken  # the extra is installed: the constructor has imported it
 

@@ -10,6 +10,7 @@ print(await report(job))
 A ledger in a file needs no extra, one on PostgreSQL needs the extra `postgres`. docs/distributed.md is the guide.
 """
 
+from boardclient.distributed._import_calls import import_batch, import_batch_now, import_part, import_part_now, reconcile
 from boardclient.distributed._jobs import Job, open_job, plan, plan_many
 from boardclient.distributed._status import (
     PartStatus,
@@ -23,7 +24,6 @@ from boardclient.distributed._status import (
     unknown_rows,
 )
 from boardclient.distributed._token_store import SqlTokenStore
-from boardclient.distributed._work import import_batch, import_batch_now, import_part, import_part_now, reconcile
 
 __all__ = [
     "Job",

@@ -122,7 +122,7 @@ async def plan(
     job, size = _job(ledger, board_id, account, name), _size(rows, parts)
     check_yields_rows(rows, "rows")
     given = ((board_id, account, row) for row in rows)
-    (job,) = await _plan([job], given, ledger, size, marker=marker, settle=settle)
+    (job,) = await _store_plan([job], given, ledger, size, marker=marker, settle=settle)
     return job
 
 
@@ -153,7 +153,7 @@ async def plan_many(
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has other rows for a board and account.
     """
-    return await _plan([], rows, ledger, _size(rows, parts), marker=marker, settle=settle)
+    return await _store_plan([], rows, ledger, _size(rows, parts), marker=marker, settle=settle)
 
 
 @takes_location
@@ -304,7 +304,7 @@ def _size(rows: Iterable[object], parts: int | None) -> int:
 
 
 @attrs.define
-class _Planned:
+class _PlannedJob:
     """A job while its rows are read."""
 
     job: Job
@@ -376,7 +376,7 @@ class _Planned:
         return attrs.evolve(job, planned_at=float(found.now))
 
 
-async def _plan(
+async def _store_plan(
     given: Iterable[Job],
     rows: Iterable[tuple[str, str | None, DraftLike]],
     ledger: str | os.PathLike[str],
@@ -389,16 +389,16 @@ async def _plan(
     options = _options(marker, settle)
     async with aclosing(Database(ledger)) as database:
         await database.create(LEDGER)
-        plans: dict[tuple[str, str | None], _Planned] = {}
+        plans: dict[tuple[str, str | None], _PlannedJob] = {}
         for job in given:
-            plans[job.board_id, job.account] = _Planned(*await enter_job(database, job, options))
+            plans[job.board_id, job.account] = _PlannedJob(*await enter_job(database, job, options))
         for index, (board_id, account, row) in enumerate(rows):
             one = plans.get((board_id, account))
             if one is None:
                 if marker is False and any(board_id == board for board, _ in plans):
                     raise ValueError(f"rows of several accounts on the board {board_id} need a marker, to tell them apart")
                 job = _job(ledger, board_id, account)
-                one = plans[board_id, account] = _Planned(*await enter_job(database, job, options))
+                one = plans[board_id, account] = _PlannedJob(*await enter_job(database, job, options))
             one.add(as_draft(row, f"row {index}"))
             if len(one.rows) == size:
                 await one.store(database)

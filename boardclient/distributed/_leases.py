@@ -191,7 +191,7 @@ class Lease:
         return bool(connection.value(_IS_DRAINING, self.job))
 
 
-def claim(
+def lease_parts(
     connection: Connection, job: int, parts: Iterable[int], owner: str, seconds: float, *, is_of_job: bool = False
 ) -> Lease | None:
     """Take the parts that no other worker holds, within a transaction, and if asked the right to reconcile the job.

@@ -19,11 +19,11 @@ from boardclient.bulk._run import settle_seconds_of
 from boardclient.bulk._single import bound_of, say_when
 from boardclient.distributed._batches import check_text
 from boardclient.distributed._doubts import BY_REPEATING, explain
+from boardclient.distributed._import_calls import run_batch
 from boardclient.distributed._jobs import Job, enter_job, new_job
 from boardclient.distributed._leases import GivenBackError, HeldElsewhereError
 from boardclient.distributed._task import WorkOptions
-from boardclient.distributed._work import run_batch
-from boardclient.distributed._worker import Worker, worker_for
+from boardclient.distributed._worker_process import WorkerProcess, worker_for
 from boardclient.errors import BoardClientError, DeadlineError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft, unread_card
 from boardclient.store._location import checked_location
@@ -88,13 +88,18 @@ async def create_once(
 
 
 async def _explained(
-    worker: Worker, job: Job, reference: str, error: BoardClientError, failure: BoardClientError | None, settle_seconds: float
+    worker: WorkerProcess,
+    job: Job,
+    reference: str,
+    error: BoardClientError,
+    failure: BoardClientError | None,
+    settle_seconds: float,
 ) -> BoardClientError:
     """Return the error of a reference without a card. While it is in doubt, it says why, and how it is settled.
 
     `failure` is how its request has failed, as far as this call knows.
     """
-    state, candidates, age = await _known(worker, job, reference)
+    state, candidates, age = await _stored_state(worker, job, reference)
     if state not in IN_DOUBT:
         return error
     if failure is not None and error is not failure:
@@ -110,7 +115,7 @@ async def _explained(
     return error
 
 
-async def _known(worker: Worker, job: Job, reference: str) -> tuple[str, tuple[str, ...], float]:
+async def _stored_state(worker: WorkerProcess, job: Job, reference: str) -> tuple[str, tuple[str, ...], float]:
     """Return the state of a reference, the cards that may be its own, and how many seconds ago its request ended."""
     found = await worker.database.read(
         "SELECT {state} AS state, o.resembling, coalesce({clock} - o.at, 0.0) AS age FROM boardclient_jobs AS j"

@@ -17,7 +17,7 @@ from boardclient.bulk._life import IN_DOUBT, RowState
 from boardclient.bulk.journal import JournalRow, UnknownRow, beside, suggested
 from boardclient.distributed._doubts import BY_RECONCILING, explain
 from boardclient.distributed._jobs import Job, check_job
-from boardclient.distributed._leases import LEASE_SECONDS, claim, worker_name
+from boardclient.distributed._leases import LEASE_SECONDS, lease_parts, worker_name
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card, CardDraft
 from boardclient.store._by_hand import check_told, page_of, problems_of, settle, why_not_settled
@@ -41,7 +41,7 @@ Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
 _WITH_RESULT: Final[tuple[RowState, ...]] = ("logged", "done", "failed", "unknown")
 _LONGEST_SECONDS: Final = 1e9
 """Times that are further apart are not of the same boot of the machine."""
-_OPEN_COUNTS: Final = (
+_UNSTORED_COUNTS: Final = (
     "SELECT p.part, {state} AS state, count(*) AS number FROM boardclient_parts AS p"
     " JOIN boardclient_rows AS r ON r.seq >= p.part * 4294967296 AND r.seq < (p.part + 1) * 4294967296"
     " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
@@ -110,7 +110,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
         jobs = connection.fetch("SELECT job, audit, options FROM boardclient_jobs WHERE job {in ?}", numbers)
         audits, missing = [json.loads(one.audit or "{}") for one in jobs], sum(_missing(connection, one) for one in jobs)
         already = sum(_done_before(connection, found_jobs[job.name], job) for job in given)
-        return connection.one(statement, planned_at, numbers), _open_counts(connection, numbers), audits, already, missing
+        return connection.one(statement, planned_at, numbers), _unstored_counts(connection, numbers), audits, already, missing
 
     async with of_ledger(ledger, name) as (database, found_jobs):
         numbers = list(found_jobs.values())
@@ -169,10 +169,10 @@ def _audit_of(ends: Sequence[Mapping[str, Any]]) -> tuple[BulkAudit | None, Boar
     return audit, BoardClientError(failures[0]) if failures else None, probes
 
 
-def _open_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str, int]]:
+def _unstored_counts(connection: Connection, jobs: list[int]) -> dict[int, dict[str, int]]:
     """Return the counts of open parts, which are not stored."""
     counts: dict[int, dict[str, int]] = {}
-    for part, state, number in connection.fetch(_OPEN_COUNTS, jobs):
+    for part, state, number in connection.fetch(_UNSTORED_COUNTS, jobs):
         name = "in_doubt" if state in IN_DOUBT else state
         if name in {"done", "failed", "in_doubt"}:
             of_part = counts.setdefault(int(part), dict.fromkeys(("done", "failed", "in_doubt"), 0))
@@ -194,7 +194,7 @@ async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     )
 
     def read(connection: Connection) -> tuple[list[Any], dict[int, dict[str, int]]]:
-        return connection.fetch(statement, [*names]), _open_counts(connection, [*names])
+        return connection.fetch(statement, [*names]), _unstored_counts(connection, [*names])
 
     async with of_ledger(ledger, name) as (database, found_jobs):
         names = {number: job for job, number in found_jobs.items()}
@@ -430,7 +430,7 @@ async def resolve(
                 return False
             if (refusal := why_not_settled(connection, job, row, found, told, is_journal=False)) is not None:
                 raise JournalError(refusal)
-            lease = claim(connection, job, [found.part], worker_name(), LEASE_SECONDS)
+            lease = lease_parts(connection, job, [found.part], worker_name(), LEASE_SECONDS)
             if lease is None:
                 raise JournalError(f"a worker has the row {row!r}, or its job is drained: try again later")
             settle(connection, job, found, told, connection.now())

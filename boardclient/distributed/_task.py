@@ -35,11 +35,11 @@ from boardclient.distributed._leases import (
     HeldElsewhereError,
     Lease,
     LeaseLostError,
-    claim,
+    lease_parts,
     worker_name,
 )
 from boardclient.distributed._status import result_of
-from boardclient.distributed._worker import Worker
+from boardclient.distributed._worker_process import WorkerProcess
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft, check_seconds
@@ -115,7 +115,7 @@ class _Taken:
 class Task:
     """A call of a worker for a job."""
 
-    worker: Worker
+    worker: WorkerProcess
     job: Job
     pipeline: Pipeline
     stored: StoredJob
@@ -229,7 +229,7 @@ class Task:
         is_to_be_closed = held.in_doubt is None and not held.is_held and len(rows) == held.size
         if not (any(map(is_due, rows)) or is_waited_for or is_to_be_closed):
             return _Taken(rows, is_over=True)
-        lease = claim(connection, self.stored.job, [part], owner, self.options.seconds)
+        lease = lease_parts(connection, self.stored.job, [part], owner, self.options.seconds)
         if lease is None:
             return _Taken(rows, rest=max(0.0, float(held.rest)))
         rows = rows_by_number(connection, numbers)  # again, now that nobody else sends them
@@ -266,7 +266,7 @@ class Task:
         def choose(connection: Connection, *, owner: str, is_again: bool) -> _Taken:
             found = connection.fetch(statement, self.stored.job, _MOST_ABANDONED)
             numbers = [] if is_again else [one.part for one in found]
-            lease = claim(connection, self.stored.job, numbers, owner, self.options.seconds) if numbers else None
+            lease = lease_parts(connection, self.stored.job, numbers, owner, self.options.seconds) if numbers else None
             if lease is None:
                 return _Taken([], is_over=True)
             rows = [row for part in sorted(lease.parts) for row in rows_of(connection, part)]
@@ -317,7 +317,7 @@ class Task:
         if is_over(connection):
             return _Taken([], is_over=True)
         parts = {row.seq // PLACES for row in connection.fetch(OPEN_ROWS, self.stored.job)}
-        lease = claim(connection, self.stored.job, parts, owner, self.options.seconds, is_of_job=True)
+        lease = lease_parts(connection, self.stored.job, parts, owner, self.options.seconds, is_of_job=True)
         if lease is None:
             rest = connection.value("SELECT lease_until - {clock} FROM boardclient_jobs WHERE job = ?", self.stored.job)
             return _Taken([], rest=max(0.0, float(rest)))

@@ -155,9 +155,9 @@ class DaskRun:
         else:
             raise BoardClientError(f"{len(left)} parts have killed each worker that began them: look at the workers' logs")
         if self._probe:
-            await self._settle()
+            await self._reconcile()
 
-    async def _settle(self) -> None:
+    async def _reconcile(self) -> None:
         """Reconcile the jobs that have unknown rows."""
         for job in self._jobs:
             if not self._is_stopped and (await report(job)).unknown:

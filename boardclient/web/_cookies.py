@@ -108,7 +108,7 @@ class SignInCookies:
 
     def account_of(self, cookies: Cookies) -> SignedAccount | None:
         """Return who is signed in by these cookies, None if nobody is."""
-        opened = self._open("session", cookies_of(cookies).get(f"{self._name}-account"))
+        opened = self._unsealed("session", cookies_of(cookies).get(f"{self._name}-account"))
         if opened is None:
             return None
         signed = SignedAccount(*opened[0])
@@ -149,7 +149,7 @@ class SignInCookies:
     def _flow_of(self, state: str, given: Mapping[str, str]) -> tuple[Flow, bytes] | None:
         if not _STATE.fullmatch(state):
             return None
-        opened = self._open(f"flow {state}", given.get(f"{self._name}-flow-{state}"))
+        opened = self._unsealed(f"flow {state}", given.get(f"{self._name}-flow-{state}"))
         return None if opened is None else (Flow(state, *opened[0]), opened[1])
 
     # --- signing
@@ -162,7 +162,7 @@ class SignInCookies:
         dumped = _serializer(self._keys[0], self._salt(purpose)).dumps(content)
         return dumped if isinstance(dumped, str) else dumped.decode()
 
-    def _open(self, purpose: str, text: str | None) -> tuple[Any, bytes] | None:
+    def _unsealed(self, purpose: str, text: str | None) -> tuple[Any, bytes] | None:
         """Return the content of a signed text and the secret that signed it. None if no secret did."""
         from itsdangerous import BadData  # the constructor has imported it
 

@@ -92,7 +92,7 @@ class Core:
             raise
         context.stage = "idle"
         is_failed = isinstance(outcome, BoardClientError)
-        return self.pipeline._record(context, response, outcome) if is_failed or context.is_recorded else outcome
+        return self.pipeline._record(context, response, outcome) if is_failed or context.notes_success else outcome
 
     def open_run(self, source: Any, *listeners: Callable[[BulkProgress], object], **options: Any) -> BulkRun:
         """Return a run that tells listeners of its progress."""

@@ -19,7 +19,7 @@ from boardclient.bulk import BulkAudit
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
-from boardclient.distributed._leases import Lease, LeaseLostError, claim
+from boardclient.distributed._leases import Lease, LeaseLostError, lease_parts
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
 from boardclient.store import _ledger as stored_ledgers
@@ -41,7 +41,7 @@ async def database(ledger: str) -> AsyncIterator[Database]:
 
 
 async def held(database: Database, owner: str = "me", seconds: float = 30.0) -> Lease:
-    lease = await database.change(lambda connection: claim(connection, 1, [1], owner, seconds))
+    lease = await database.change(lambda connection: lease_parts(connection, 1, [1], owner, seconds))
     assert lease is not None
     return lease
 
@@ -148,7 +148,7 @@ async def test_rows_that_were_taken_over_can_not_be_written(database: Database, 
         ledger.release(row)
     assert taker.parts[1].epoch == lease.parts[1].epoch + 1
     assert (await stored(database))[0].state == "waiting"
-    assert await database.change(lambda connection: claim(connection, 1, [1], "third", 1.0)) is None
+    assert await database.change(lambda connection: lease_parts(connection, 1, [1], "third", 1.0)) is None
 
 
 async def test_nothing_that_comes_after_the_end_of_a_lease_takes_the_rows_again(database: Database) -> None:

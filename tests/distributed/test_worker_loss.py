@@ -48,7 +48,7 @@ from boardclient.distributed import (
     status,
 )
 from boardclient.distributed import _leases as leases
-from boardclient.distributed import _worker as workers
+from boardclient.distributed import _worker_process as workers
 from boardclient.integrations.dask import DaskRun
 from boardclient.store import _sqlite
 from boardclient.store._connection import Connection

@@ -426,7 +426,7 @@ async def test_a_request_of_the_pools_session_that_is_no_call(open_pool: Any, ra
 
     async with raw_server.run(handler) as url:
         pool = open_pool()
-        pool._open()
+        pool._make_transports()
         async with pool._sessions[0].get(f"{url}/1/x?y=z") as response:
             assert await response.read() == b"{}"
     assert seen[0].startswith(b"GET /1/x?y=z HTTP/1.1\r\n")

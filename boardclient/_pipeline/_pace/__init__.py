@@ -176,7 +176,7 @@ class Pace:
     @property
     def held_seconds(self) -> float | None:
         """The seconds for which refusals still hold all attempts, or None."""
-        seconds = self._permits.held_until - self._clock()
+        seconds = self._permits.paused_until - self._clock()
         return seconds if seconds > 0 else None
 
     def __repr__(self) -> str:

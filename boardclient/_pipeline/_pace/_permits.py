@@ -1,4 +1,4 @@
-"""When the next attempt may start, given the rate, the attempts in flight and the holds.
+"""When the next attempt may start, given the rate, the attempts in flight and the pauses.
 
 No I/O, no clock, no asyncio.
 """
@@ -12,7 +12,7 @@ import attrs
 
 from boardclient._interface._responses import status_of
 from boardclient._pipeline._pace._evidence import Evidence
-from boardclient._pipeline._pace._phases import HIGHEST, LOWEST, AtATime, Open
+from boardclient._pipeline._pace._phases import HIGHEST, LOWEST, AtATime, Unlimited
 from boardclient._pipeline._pace._refusals import LimitSearch
 from boardclient._pipeline._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient.errors import Effect
@@ -56,7 +56,7 @@ class Permits:
         many attempts are accepted at a time.
         """
         aim, first = rate or HIGHEST, min(concurrency, max_in_flight)
-        search = LimitSearch(aim, Open(float(first)), float(first), may_be_at_a_time=finds_number)
+        search = LimitSearch(aim, Unlimited(float(first)), float(first), may_be_at_a_time=finds_number)
         return cls(aim, first, max_in_flight, Schedule(1 / aim), search)
 
     @property
@@ -69,9 +69,9 @@ class Permits:
         return self._schedule.asked_until
 
     @property
-    def held_until(self) -> float:
+    def paused_until(self) -> float:
         """The time until which no attempt starts, because of refusals."""
-        return self._schedule.held_until
+        return self._schedule.paused_until
 
     def take_over(
         self,
@@ -182,7 +182,7 @@ class Permits:
         elif isinstance(search.phase, AtATime):
             search.phase.add_accepted(self.in_flight, self._most)
             self._apply(now)
-        elif self._was_full and isinstance(search.phase, Open):
+        elif self._was_full and isinstance(search.phase, Unlimited):
             search.phase.widen(self._most)
             self.concurrency = int(search.phase.concurrency)
         if attempt.serial > self._latency.since:
@@ -198,7 +198,7 @@ class Permits:
         # With as many in flight as may be and slow responses, more attempts would only queue in the service.
         if self._was_full and (search.aim < HIGHEST or self._latency.is_slow):
             search.aim = min(search.aim, max(LOWEST, 1.05 * delivered))
-            if isinstance(search.phase, Open):
+            if isinstance(search.phase, Unlimited):
                 search.phase.speed = 0.05
         self._was_full = False
         self._apply(now)
@@ -228,5 +228,5 @@ class Permits:
             self.concurrency = max(1, int(self._search.phase.concurrency))
         elif rate < HIGHEST or self._latency.is_draining(now):
             self.concurrency = self._latency.concurrency_for(now, rate, self.concurrency, self._most)
-        elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
+        elif isinstance(self._search.phase, Unlimited):  # pragma: no branch -- only this phase has no rate
             self.concurrency = int(self._search.phase.concurrency)

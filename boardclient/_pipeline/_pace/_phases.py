@@ -65,7 +65,7 @@ def _climb(rate: float, speed: float, step: float) -> float:
 
 
 @attrs.define
-class Open:
+class Unlimited:
     """Nothing was refused yet. Only the attempts in flight are limited, unless a start rate was given."""
 
     concurrency: float
@@ -121,7 +121,7 @@ class Steady:
         return min(HIGHEST, self.limit * min(_PROBE, CRUISE + _RAMP * max(0.0, self.progress - patience)))
 
 
-Ordinary: TypeAlias = Open | Approach | Steady
+Ordinary: TypeAlias = Unlimited | Approach | Steady
 """The phases of a limit of the rate, outside a trial."""
 
 

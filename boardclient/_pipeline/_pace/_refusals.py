@@ -27,11 +27,11 @@ from boardclient._pipeline._pace._phases import (
     LOWEST,
     Approach,
     AtATime,
-    Open,
     Ordinary,
     Phase,
     Steady,
     Trial,
+    Unlimited,
 )
 from boardclient._pipeline._pace._timing import PacedAttempt, Schedule
 
@@ -189,13 +189,13 @@ class LimitSearch:
 
     def add_accepted(self, attempt: PacedAttempt, now: float, in_flight: int, schedule: Schedule) -> None:
         block = self.block
-        # Three cases: no block; an attempt from after the hold, which ends the block; and one that was in flight with the refused
-        # one, which ends it only if there are so many that the refusal must have had another cause.
+        # Three cases: no block; an attempt from after the pause, which ends the block; and one that was in flight with the
+        # refused one, which ends it only if there are so many that the refusal must have had another cause.
         if block is None:
             if isinstance(self.phase, Trial):
                 self._judge_trial(self.phase, attempt)
         elif attempt.serial > self._lowered:
-            if schedule.held_until > now >= schedule.asked_until:  # it was made alone, before the end of the pause
+            if schedule.paused_until > now >= schedule.asked_until:  # it was made alone, before the end of the pause
                 schedule.release(now)
             self._unblock(block, attempt)
         else:
@@ -231,7 +231,7 @@ class LimitSearch:
     ) -> None:
         """Learn from a refused attempt. `is_throttling` says that the service named the number of requests as the cause.
 
-        The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
+        The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all are paused.
         """
         block, phase, self.refused_at = self.block, self.phase, now
         # Refusals of attempts that were in flight together are one signal.
@@ -254,9 +254,9 @@ class LimitSearch:
             block.is_outage = block.is_outage or is_outage
             block.refused += 1
             if not is_late:
-                schedule.hold(now + self._prolong(block, now, retry_after))
+                schedule.pause(now + self._prolong(block, now, retry_after))
                 if retry_after:
-                    schedule.asked_until = schedule.held_until
+                    schedule.asked_until = schedule.paused_until
         elif is_late:
             pass
         elif isinstance(phase, Trial):
@@ -264,13 +264,13 @@ class LimitSearch:
             self._judge_trial(phase, attempt)
         elif not is_usual:
             self._begin_block(phase, attempt, now, is_outage=is_outage)
-            schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
+            schedule.pause(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
 
     def _leave_number(self, phase: AtATime, attempt: PacedAttempt, now: float, *, is_rate: bool) -> tuple[Ordinary, PacedAttempt]:
         """Begin to search for a rate, from what was accepted. Return the phase and the attempt as one of that rate."""
         measured, count = self._measure(attempt.serial, attempt.started_at)
         if count < COUNT or not is_rate:
-            self.phase = found = Open(float(max(1, phase.number)))
+            self.phase = found = Unlimited(float(max(1, phase.number)))
             return found, attempt
         rate = self._set_limit(max(measured, phase.seen / max(1e-3, now - attempt.started_at)))
         self.phase = approach = Approach(CLIMB)
@@ -306,7 +306,7 @@ class LimitSearch:
             self.phase = Approach(min(0.4, max(0.03, math.log(rate / limit) / 4)), rate)
 
     def _prolong(self, block: Block, now: float, retry_after: float | None) -> float:
-        """Return for how long to hold all attempts, before one at a time asks whether the block is over."""
+        """Return for how long to pause all attempts, before one at a time asks whether the block is over."""
         block.asks = block.is_denied = True
         self._lowered = self.serial
         if not retry_after:  # "0" and a date that has passed, as of another clock, say nothing
@@ -360,7 +360,7 @@ class LimitSearch:
     def _begin_again(self, attempt: PacedAttempt, count: int) -> None:
         """Begin as if nothing had been refused, since nothing or little was accepted before."""
         self.evidence.begin(attempt.serial - 1, attempt.started_at)
-        self.phase = Open(min(self._first_concurrency, 2.0 * count) if count else self._first_concurrency)
+        self.phase = Unlimited(min(self._first_concurrency, 2.0 * count) if count else self._first_concurrency)
         self.limit, self.aim = None, HIGHEST
 
     def _take_first_limit(self, measured: float, seconds: float) -> None:

@@ -308,8 +308,8 @@ class SharedPermits:
         return self._own.asked_until if self._found is None else self._found.asked_until + self._offset
 
     @property
-    def held_until(self) -> float:
-        return self._own.held_until if self._found is None else self._found.held_until + self._offset
+    def paused_until(self) -> float:
+        return self._own.paused_until if self._found is None else self._found.paused_until + self._offset
 
     def next_start(self) -> float:
         """Return the time at which an attempt may start. It is infinite until the group has granted one."""

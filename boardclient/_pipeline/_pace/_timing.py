@@ -42,7 +42,7 @@ class Schedule:
 
     spacing: float
     next_at: float = -math.inf
-    held_until: float = -math.inf
+    paused_until: float = -math.inf
     asked_until: float = -math.inf
     """Until when the service has asked to wait."""
     was_late: bool = True
@@ -63,12 +63,12 @@ class Schedule:
     def give_back(self) -> None:
         self.next_at -= self.spacing
 
-    def hold(self, until: float) -> None:
-        self.held_until = until
+    def pause(self, until: float) -> None:
+        self.paused_until = until
         self.next_at = max(self.next_at, until)
 
     def release(self, now: float) -> None:
-        self.held_until = self.next_at = now
+        self.paused_until = self.next_at = now
 
 
 @attrs.define

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient.bulk._engine._concurrency import Turns
 from boardclient.bulk._engine._source import AsyncSource, SyncSource
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import ADMISSION, LIVES, MOST_SENDS, Event, Life, Outcome, Row, State, Unknown
@@ -25,7 +26,6 @@ from boardclient.bulk._proof._board import RunBoard
 from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Results, ResultState, Tally
-from boardclient.bulk._waiting import Turns
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card
 
@@ -298,7 +298,7 @@ class Lives:
         if event == "known":
             card = Card(detail)
             self._ledger.seen.add(detail)
-            self._reconciler.record_known(row, detail)
+            self._reconciler.record_card(row, detail)
         elif event == "was refused":
             row.error, row.is_refused, row.is_excused = BoardClientError(detail, Effect.REJECTED), True, self._options.resends
         else:

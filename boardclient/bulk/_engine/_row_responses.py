@@ -19,9 +19,9 @@ from boardclient._pipeline._calls import CallOptions, CallWithdrawn
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import Content, normal
 from boardclient.bulk._engine._places import Lives, Shared
+from boardclient.bulk._hold import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._life import MOST_SENDS, Event, Row
 from boardclient.bulk._proof._recognition import RowMarkers
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import BoardClientError, ConsentRequired, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
 
@@ -243,11 +243,11 @@ class Responses:
         self.record_failure(row, error, options)
 
     def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:
-        """Return True if a card that a response names is another row's or an older one. Claim it if the response is proven."""
+        """Return True if a card that a response names is another row's or an older one. Take it if the response is proven."""
         if card_id in self._reconciler.unaccounted:
             return True
         if is_proven and not row.is_probe:
-            return not self._ledger.claim(card_id)
+            return not self._ledger.take_card(card_id)
         return card_id in self.order.card_ids or self._ledger.knows(card_id)
 
     def _in_doubt(self) -> Iterable[Content]:

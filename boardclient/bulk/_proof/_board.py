@@ -20,9 +20,9 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._transport._values import UsedConnection
 from boardclient.bulk._content import FIELDS, IdSet, shown_fields
+from boardclient.bulk._hold import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import (
     AuthenticationError,
     BoardClientError,

@@ -243,7 +243,7 @@ class _MarkedRows:
 # --- equality and evidence
 
 
-class Claim(NamedTuple):
+class Sought(NamedTuple):
     """A row in doubt: what was sent for it, and after how many readings."""
 
     row: Row | Doubt
@@ -252,25 +252,25 @@ class Claim(NamedTuple):
     readings: int
 
 
-def find_equal(claims: Iterable[Claim], cards: EqualCards, listed_in: Mapping[str, int]) -> Matches:
+def find_equal(sought: Iterable[Sought], cards: EqualCards, listed_in: Mapping[str, int]) -> Matches:
     """Return the card of each row that equals what was sent and can be no other's.
 
     Rows that are the same share equal cards, as long as there are no more cards than rows. `listed_in` says in which reading of
     the board each card was listed first: a card belongs to no row that was sent later.
     """
-    claims_of: defaultdict[Content, list[Claim]] = defaultdict(list)
-    for claim in claims:
-        claims_of[claim.content].append(claim)
+    sought_by: defaultdict[Content, list[Sought]] = defaultdict(list)
+    for one in sought:
+        sought_by[one.content].append(one)
     equal: dict[Content, list[Card]] = {}
-    for content, some in claims_of.items():
-        readings = min(claim.readings for claim in some)
+    for content, some in sought_by.items():
+        readings = min(one.readings for one in some)
         equal[content] = [card for card in cards.to(content) if listed_in[card.id] > readings]
-    times_claimed = Counter(card.id for shared in equal.values() for card in shared)
+    times_equal = Counter(card.id for shared in equal.values() for card in shared)
     matches = Matches()
-    for content, some in claims_of.items():
-        rows, shared = [claim.row for claim in some], equal[content]
-        is_alone = len(shared) <= len(rows) and all(times_claimed[card.id] == 1 for card in shared)
-        if is_alone and not _differ(claim.digest for claim in some):
+    for content, some in sought_by.items():
+        rows, shared = [one.row for one in some], equal[content]
+        is_alone = len(shared) <= len(rows) and all(times_equal[card.id] == 1 for card in shared)
+        if is_alone and not _differ(one.digest for one in some):
             matches.found.update(zip(rows, shared, strict=False))
         else:
             matches.unclear.update(dict.fromkeys(rows, shared))

@@ -23,12 +23,12 @@ from boardclient.bulk._proof._board import NO_BOARD, Listing, Missing, RunBoard
 from boardclient.bulk._proof._probes import Probes
 from boardclient.bulk._proof._recognition import (
     Appearances,
-    Claim,
     Evidence,
     Marking,
     Matches,
     RowMarkers,
     Samples,
+    Sought,
     Suspects,
     find_equal,
 )
@@ -109,14 +109,14 @@ class Reconciler:
         self._board.created_at = asyncio.get_running_loop().time()
         self.has_grown = True
         if not row.is_probe:
-            self.record_known(row, card_id)
+            self.record_card(row, card_id)
 
     def record_probe(self, probe: Row, card: Card | None) -> None:
         """Record that a probe was sent. `card` is None if its response did not come."""
         self.has_grown = True
         self.probes.record_sent(probe, card)
 
-    def record_known(self, row: Row, card_id: str) -> None:
+    def record_card(self, row: Row, card_id: str) -> None:
         """Record the card of a row, which an earlier run may have created."""
         if self.markers.are_secret:
             self.markers.of(row)
@@ -203,8 +203,8 @@ class Reconciler:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
-    def _claim(self, row: Row) -> Claim:
-        return Claim(row, self.markers.content(row), digest(row.draft), self._readings_before(row))
+    def _sought(self, row: Row) -> Sought:
+        return Sought(row, self.markers.content(row), digest(row.draft), self._readings_before(row))
 
     async def _judge(self, rows: Sequence[Row], refused: Sequence[Row], listing: Listing, missing: Missing) -> list[RowFinding]:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
@@ -275,7 +275,7 @@ class Reconciler:
             if card is not None:
                 self._recovered += 1
                 self._replaced += listing.is_confirmed(card.id)
-                self.record_known(row, card.id)
+                self.record_card(row, card.id)
             elif event == "undecided":
                 self._unknown.append(row)
         await self._name_cards(resembling)
@@ -300,26 +300,26 @@ class Reconciler:
         evidence = Evidence(self._samples, listing, self.markers, self.probes.there.items())
         trusted = listing.recycled if self.markers.are_secret else ()
         marked = self.markers.match(rows, [*listing.unaccounted, *trusted])
-        claims = {row: self._claim(row) for row in rows if row not in marked}
-        others = [Claim(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in self._others]
+        sought = {row: self._sought(row) for row in rows if row not in marked}
+        others = [Sought(doubt, doubt.content, b"%d" % doubt.seq, 0) for doubt in self._others]
         free = EqualCards(marked.without(listing.unaccounted) if listing.has_baseline else [], evidence.fields)
-        equal = find_equal([*claims.values(), *others], free, self.unaccounted)
-        known = self._known_cards(rows, claims, {*doubted}, listing, evidence)
-        self._disbelieve(equal, known, listing, missing, evidence)
+        equal = find_equal([*sought.values(), *others], free, self.unaccounted)
+        possible = self._possible_cards(rows, sought, {*doubted}, listing, evidence)
+        self._disbelieve(equal, possible, listing, missing, evidence)
         return marked | equal, evidence
 
     def _disbelieve(
-        self, equal: Matches, known: Mapping[Row, list[Card]], listing: Listing, missing: Missing, evidence: Evidence
+        self, equal: Matches, possible: Mapping[Row, list[Card]], listing: Listing, missing: Missing, evidence: Evidence
     ) -> None:
         """Make it unclear whose a card is that equals a row, where something speaks against it.
 
-        `known` has the rows without marked cards, with the cards with known identifiers that may be theirs.
+        `possible` has the rows without marked cards, with the cards with known identifiers that may be theirs.
         """
         copies = listing.copies()
         by_id = {card.id: card for card in chain(listing.unaccounted, listing.recycled)}
         # While known cards are missing, a card may be one of them, listed with another identifier.
         others_own = self.appearances.sent_like(equal.found.values()) if listing.missing else set[str]()
-        for row, cards in known.items():
+        for row, cards in possible.items():
             card = equal.found.get(row)
             if card is not None and (
                 cards
@@ -347,21 +347,21 @@ class Reconciler:
             self._known_whole.add(list_id)
         return list_id in self._known_whole
 
-    def _known_cards(
-        self, rows: Sequence[Row], claims: Mapping[Row, Claim], doubted: set[Row], listing: Listing, evidence: Evidence
+    def _possible_cards(
+        self, rows: Sequence[Row], sought: Mapping[Row, Sought], doubted: set[Row], listing: Listing, evidence: Evidence
     ) -> dict[Row, list[Card]]:
-        """Return the cards with known identifiers that may be a row's by now, for each claim: none for a refused one."""
+        """Return the cards with known identifiers that may be a row's by now, for each row: none for a refused one."""
         marked = self.markers.match(rows, () if self.markers.are_secret else listing.recycled)
         equal = EqualCards(listing.recycled, evidence.fields)
         return {
             row: [
                 # The card of a row that is the same is that row's.
-                *(card for card in equal.to(claim.content) if not self.appearances.has(card.id, row.draft)),
+                *(card for card in equal.to(one.content) if not self.appearances.has(card.id, row.draft)),
                 *marked.unclear.get(row, [marked.found[row]] if row in marked.found else []),
             ]
             if row in doubted
             else []
-            for row, claim in claims.items()
+            for row, one in sought.items()
         }
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
@@ -386,9 +386,9 @@ class Reconciler:
         """Return findings for rows about which nothing can be proven, and why: in words, and as an error if there is one."""
         self._unknown += rows
         possible = {row.seq: self._possible[row.seq] for row in rows if row.seq in self._possible}
-        await self._name_cards({seq: known.cards for seq, known in possible.items()})
+        await self._name_cards({seq: one.cards for seq, one in possible.items()})
         nothing = _Possible((), why, Extent(0, 0))
-        return [_unknown(row, known.why, cause, known.cards) for row in rows for known in [possible.get(row.seq, nothing)]]
+        return [_unknown(row, one.why, cause, one.cards) for row in rows for one in [possible.get(row.seq, nothing)]]
 
     # --- the audit
 

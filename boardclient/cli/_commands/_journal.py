@@ -9,7 +9,7 @@ import click
 
 from boardclient.cli._addresses import is_address
 from boardclient.cli._app import FilePath, Group, WholeNumber, argument, json_option, option, yes_option
-from boardclient.cli._files._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, settled
+from boardclient.cli._files._row_numbers import NamedRow, RowNumbers, by_number, by_text, name_of, resolution_of
 from boardclient.cli._output import CommandError, NotProvenError, first_lines, note, out, plural, quoted, show, show_all
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ async def journal_resolve(chosen: Resolving, file: Path = _journal) -> None:
         _show_unknown((accept_suggestions if chosen.accept else read_unknown)(file), chosen, numbers)
         return
     named = chosen.named(numbers, lambda text: read_row(file, text) is not None)
-    is_settled_now = resolve(file, named.key, card_id=chosen.card_id, absent=chosen.absent)
-    _show_settled(named, chosen, read_row(file, named.key), is_settled_now=is_settled_now)
+    is_resolved_now = resolve(file, named.key, card_id=chosen.card_id, absent=chosen.absent)
+    _show_resolved(named, chosen, read_row(file, named.key), is_resolved_now=is_resolved_now)
 
 
 def _show_unknown(unknown: Sequence[UnknownRow], chosen: Resolving, numbers: RowNumbers | None = None) -> None:
@@ -154,7 +154,7 @@ def _row_of(key: RowKey, numbers: RowNumbers | None) -> int | str:
     return f"--position {key}" if number is None else number
 
 
-def _show_settled(named: NamedRow, chosen: Resolving, row: UnknownRow | None = None, *, is_settled_now: bool) -> None:
+def _show_resolved(named: NamedRow, chosen: Resolving, row: UnknownRow | None = None, *, is_resolved_now: bool) -> None:
     """Print what a row has now. `row` has the cards that may be its own, as far as they are known."""
     card_id = chosen.card_id
     if chosen.fields is not None:
@@ -162,7 +162,7 @@ def _show_settled(named: NamedRow, chosen: Resolving, row: UnknownRow | None = N
         return
     if row is not None and card_id not in {None, *(card.card_id for card in row.candidates)}:
         note(f"{card_id} is none of the cards that may be the row's: look at the board", fg="yellow")
-    out(settled(named, None if row is None else row.row.content.name, card_id, is_settled_now=is_settled_now))
+    out(resolution_of(named, None if row is None else row.row.content.name, card_id, is_resolved_now=is_resolved_now))
 
 
 def _candidates(item: UnknownRow) -> list[dict[str, object]]:
@@ -304,8 +304,8 @@ async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | No
         return
     named = chosen.named(None, lambda text: any(item.row.key == text for item in unknown))
     row = next((item for item in unknown if named.key in {item.row.key, item.row.seq - 1}), None)
-    is_settled_now = await resolve(ledger, named.key, card_id=chosen.card_id, absent=chosen.absent, name=job)
-    _show_settled(named, chosen, row, is_settled_now=is_settled_now)
+    is_resolved_now = await resolve(ledger, named.key, card_id=chosen.card_id, absent=chosen.absent, name=job)
+    _show_resolved(named, chosen, row, is_resolved_now=is_resolved_now)
 
 
 @ledger.runs("drain", "the workers end once their requests are completed", needs="nothing")

@@ -83,7 +83,7 @@ class _Answer:
     def end_after(self, seconds: float) -> None:
         """Give up after so many seconds."""
         error = CommandError(f"not signed in: nobody came back within {seconds:.0f} s; or use: boardclient login --with-token")
-        self.code.get_loop().call_later(seconds, self._settle, error)
+        self.code.get_loop().call_later(seconds, self._finish, error)
 
     def lack(self, what: str) -> None:
         """Note what this machine lacks for the sign-in. Without a browser and an input, few users can answer."""
@@ -100,10 +100,10 @@ class _Answer:
         if not is_issued_by(fields.get("iss"), *self.issuers):
             return "This is not the answer to this sign-in: it comes from another service."
         if "code" in fields:
-            self._settle(fields["code"])
+            self._finish(fields["code"])
             return "You are signed in. You can close this page."
         refusal = fields.get("error_description") or fields.get("error") or "no code came back"
-        self._settle(CommandError(f"not signed in: {refusal}"))
+        self._finish(CommandError(f"not signed in: {refusal}"))
         return f"The sign-in failed: {refusal}. You can close this page."
 
     def paste(self, text: str) -> None:
@@ -113,9 +113,9 @@ class _Answer:
             if not self.code.done():
                 note(said)
         else:
-            self._settle(text)
+            self._finish(text)
 
-    def _settle(self, result: str | CommandError) -> None:
+    def _finish(self, result: str | CommandError) -> None:
         """Take a code or a refusal, unless there is one."""
         with contextlib.suppress(asyncio.InvalidStateError):
             self.code.set_result(result) if isinstance(result, str) else self.code.set_exception(result)

@@ -103,7 +103,7 @@ def _alike(column: str, names: Sequence[str]) -> str | None:
     return found
 
 
-def _known(there: Sequence[str], unknown: Sequence[str]) -> list[str]:
+def _own_names(there: Sequence[str], unknown: Sequence[str]) -> list[str]:
     """Return the names that are ours, or look like one of them."""
     return [name for name in there if name not in unknown or any(_alike(column, [name]) for column in _LOOKS)]
 
@@ -137,7 +137,7 @@ def _advice_on_name(layout: Layout, unknown: Sequence[str], there: Sequence[str]
     if not layout.has_header:
         return f"columns have numbers: give for example {_mapped('name', free[0])} --skip '*'"
     title = _alike("name", free)
-    known = _known(there, unknown)
+    known = _own_names(there, unknown)
     # With fewer known names the row may be a card, which would be lost as a header: then the advice has both cases.
     is_header = layout.form == "jsonl" or 2 * len(known) > len(there) or (title is not None and _word(title) in _SURE)
     if not (is_header or title):

@@ -121,8 +121,8 @@ def by_text(text: str, numbers: RowNumbers | None, *, is_reference: bool) -> Nam
     return NamedRow(text, f"reference {text!r}", text) if is_reference else by_number(int(text), numbers)
 
 
-def settled(row: NamedRow, name: str | None, card_id: str | None, *, is_settled_now: bool) -> str:
+def resolution_of(row: NamedRow, name: str | None, card_id: str | None, *, is_resolved_now: bool) -> str:
     """Return words for what a row has now."""
     who = row.words if name is None else f"{row.words}, {quoted(name)},"
     what = "as absent: the next import sends it" if card_id is None else f"with the card {card_id}"
-    return f"{who} {'is' if is_settled_now else 'was'} settled {'' if is_settled_now else 'before '}{what}"
+    return f"{who} {'is' if is_resolved_now else 'was'} settled {'' if is_resolved_now else 'before '}{what}"

@@ -44,7 +44,7 @@ async def serve(server: Server[Any], calls: Collection[asyncio.Task[Any]]) -> No
     loop = asyncio.get_running_loop()
     to_server, from_host = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_host, from_server = anyio.create_memory_object_stream[SessionMessage](0)
-    with _claimed_output() as output:
+    with _own_output() as output:
         ended = asyncio.Event()
         writer = _Writer(output, lambda: loop.call_soon_threadsafe(ended.set))
         reading = _Reading(to_server, writer, ended)
@@ -226,7 +226,7 @@ class _Writer:
 
 
 @contextlib.contextmanager
-def _claimed_output() -> Iterator[int]:
+def _own_output() -> Iterator[int]:
     """Return a descriptor of standard output that nothing else writes to: what is printed meanwhile goes to standard error."""
     sys.stdout.flush()
     output = os.dup(1)

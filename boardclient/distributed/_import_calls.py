@@ -22,7 +22,7 @@ from boardclient.distributed._status import firsts_of
 from boardclient.distributed._status import report as report_of
 from boardclient.distributed._status import results as results_of
 from boardclient.distributed._task import Progress, Task, WorkOptions
-from boardclient.distributed._worker import run_here, worker_for
+from boardclient.distributed._worker_process import run_here, worker_for
 from boardclient.errors import ConsentRequired, JournalError
 from boardclient.models import DraftLike
 from boardclient.store._rows import PLACES

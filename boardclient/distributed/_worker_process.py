@@ -36,7 +36,7 @@ _KEPT_SECONDS: Final = 10.0
 """How long unused connections and sessions are kept."""
 
 
-class Worker:
+class WorkerProcess:
     """The resources with which a process runs parts of a ledger, on one event loop. They are closed when unused for a while.
 
     All parts that a process runs share one connection pool, and one pace for each account.
@@ -185,11 +185,11 @@ def _file_of(database: Database) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-_workers: Final[dict[asyncio.AbstractEventLoop, dict[str, Worker]]] = {}
+_workers: Final[dict[asyncio.AbstractEventLoop, dict[str, WorkerProcess]]] = {}
 
 
 @contextlib.asynccontextmanager
-async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Worker, None]:
+async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[WorkerProcess, None]:
     """Yield the worker of this process for a ledger, which may have to be created.
 
     Raises:
@@ -203,7 +203,7 @@ async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Wo
     of_loop = _workers.setdefault(asyncio.get_running_loop(), {})
     worker = of_loop.get(ledger)
     if worker is None or not worker.is_usable:
-        worker = of_loop[ledger] = Worker(ledger, creates=creates)
+        worker = of_loop[ledger] = WorkerProcess(ledger, creates=creates)
     worker.users += 1
     try:
         await worker.enter()
