@@ -79,6 +79,7 @@ class IdSet:
         latest = self._latest
         if identifier in latest or (self._table is not None and self._table[_slot(self._table, _hash(identifier))]):
             return False
+        # As it is: a hash costs three times as much to look up, and most runs never fill this set.
         latest.add(identifier)
         if len(latest) > _MOST_LATEST:
             self._hash_latest()
@@ -109,6 +110,7 @@ def _hash(identifier: str | int) -> int:
 
 def _slot(table: array[int], value: int) -> int:
     """Return the slot of a number other than 0 in an open table, or the free one that it would get."""
+    # The length is a power of two, and a third is free, so that the search always ends.
     mask = len(table) - 1
     slot = value & mask
     while (found := table[slot]) and found != value:
@@ -132,6 +134,7 @@ def _normal(text: str) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
+        # Databases and macOS compose or decompose accents: both are the same text to whoever reads them.
         text = unicodedata.normalize("NFC", text)
     return text.strip()
 
@@ -310,6 +313,7 @@ def markers(desc: str | None) -> set[str]:
     if not desc:
         return set()
     if len(desc) > 2 * _ENDS:
+        # With a blank between them, or the two ends could make a marker that nobody has written.
         desc = f"{desc[:_ENDS]} {desc[-_ENDS:]}"
     text = html.unescape(desc).casefold()
     secret = _SECRET.findall(text)
@@ -321,4 +325,5 @@ def with_marker(desc: str | None, marker: str) -> str:
 
     The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
     """
+    # On lines of their own and in brackets: what people write beside them stays apart from the marker.
     return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"

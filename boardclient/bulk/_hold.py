@@ -89,6 +89,7 @@ class Hold:
 
     def _record_contact(self, *, is_disturbed: bool) -> None:
         self._has_contact, self._refuses, self.is_disturbed = True, False, is_disturbed
+        # The pause begins anew as well: the next outage has nothing to do with this one.
         self._failures, self._failing_since, self._consent_since, self._pause = 0, None, None, _FIRST_PAUSE_SECONDS
         self._asked_until = -math.inf
         self.end()
@@ -183,6 +184,7 @@ class Hold:
         if self.reason is None:
             return
         self.reason, self.is_due = None, False
+        # Those that are in flight are ordinary requests from now on.
         self._tries.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -194,6 +196,7 @@ class Hold:
         if self.reason == reason:
             return
         before, self.reason = self.reason, reason
+        # Otherwise a timer runs already, and a second one would let two requests be tried.
         if before is None:
             self._schedule()
         self._move()

@@ -98,6 +98,7 @@ class MapResults(AsyncGenerator[MapResult[T, R], None]):
         self._is_used = True
         return self._results.aclose()
 
+    # A generator that was never begun runs no line of its own, so only an object around it can notice.
     def __del__(self) -> None:
         if not self._is_used:
             warnings.warn(
@@ -116,10 +117,12 @@ async def map_calls(
     calls.start()
     try:
         while calls.tasks or not calls.results.empty():
+            # The queue may be empty while tasks run, and tasks may be gone while results wait: neither alone is the end.
             result = await calls.results.get()
             if result is not None:
                 yield result
         if calls.errors:
+            # After the results that were had before: an input that raises costs none of them.
             raise calls.errors.pop(0)
     finally:
         await calls.aclose()
@@ -140,6 +143,7 @@ class _Calls(Generic[T, R]):
         concurrency: int | None,
     ) -> None:
         most = concurrency or pipeline.max_connections
+        # Bounded, so that a consumer who is slow slows the calls down, and does not fill the memory.
         self.results: asyncio.Queue[MapResult[T, R] | None] = asyncio.Queue(most)
         """The results that were not taken yet. None wakes the one who waits for them, at the end."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -154,6 +158,7 @@ class _Calls(Generic[T, R]):
         """Whether a function was refused that had made no call, so that each waits for the pace itself."""
         self._function = function
         self._source = open_source(items, _numbered)
+        # A generator that is running can't be asked for another item, so one task at a time asks.
         self._turn = asyncio.Lock()
         self._done = 0
 
@@ -164,6 +169,7 @@ class _Calls(Generic[T, R]):
 
     async def _work(self) -> None:
         worker = _Worker(self)
+        # By context: a call finds its worker however deep in the function it is made, and in tasks that the function starts.
         PACED.set(worker)
         while True:
             async with self._turn:
@@ -183,11 +189,13 @@ class _Calls(Generic[T, R]):
             self.errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
         elif (error := task.exception()) is not None:  # that of the input, which each worker meets
             self.errors.append(error)
+        # Somebody may wait for a result that no task is left to bring.
         if self.results.empty():
             self.results.put_nowait(None)
 
     def record_refusal(self, refusal: ApiError, seconds: float) -> float | None:
         """Record a refusal, `seconds` after the first one of the same call. Return the pause before it may be repeated."""
+        # At least the refused one has ended: the pace divides by this number.
         self.workers.record_refusal(max(1, self.ended), refusal, self.running)
         pause = refusal.retry_after or 0.0
         return pause if is_throttling(refusal) and pause + seconds < PATIENCE_SECONDS else None
@@ -226,6 +234,7 @@ class _Worker:
                 calls.running.discard(self)
             error = result.error
             calls.workers.end_earlier(self, error, None if self._has_called else 200)
+            # Its calls repeat themselves, each alone. Repeating the function would repeat those of them that succeeded.
             if self._has_called:
                 return result
             calls.ended += 1
@@ -257,6 +266,7 @@ class _Worker:
             self._has_called = True
             self._calls.running.discard(self)
             self._calls.workers.end_earlier(self, None)
+        # Another session has a service of its own, and a bulk run its own pace.
         if parts is not self._calls.parts or call.options.is_of_run:
             return False
         self._calls.running.add(call)
@@ -292,6 +302,7 @@ class _Both(AbstractAsyncContextManager[None, None]):
 
     async def __aenter__(self) -> None:
         async with AsyncExitStack() as entered:
+            # The pace comes first: who waits for it takes no place in the session's limiter, where other calls queue.
             await entered.enter_async_context(self._pace)
             if self._inner is not None:
                 await entered.enter_async_context(self._inner)
@@ -316,6 +327,7 @@ async def _call(function: Callable[[T], Awaitable[R]], index: int, item: T) -> M
     except Exception as error:
         return MapFailure(index=index, item=item, error=error)
     except asyncio.CancelledError as error:
+        # Cancelled from outside, by the map or its caller. Otherwise the function has cancelled itself, which is its result.
         if task is None or task.cancelling():
             raise
         raised = RuntimeError("the function was cancelled by something other than its run")

@@ -151,6 +151,7 @@ class BulkReport:
             ExceptionGroup: some rows failed or are unknown. It holds a `BoardClientError` for each of `problems`.
             BoardClientError: none failed, and rows that were announced are missing.
         """
+        # Copies: a note stays on its error, so that a second call would add it again.
         if errors := [copy.copy(result.error) for result in self.problems if result.error is not None]:
             for error, result in zip(errors, self.problems, strict=True):
                 error.add_note(f"{_row_name(result)}: {result.draft.name!a:.80}")
@@ -180,6 +181,7 @@ class BulkReport:
 
 def _row_name(result: CardResult) -> str:
     reference = result.draft.reference
+    # ASCII and cut: a reference may hold any text of any length, and this goes to logs and terminals.
     return f"row {result.index}" if reference is None else f"row {result.index} ({reference!a:.60})"
 
 
@@ -197,6 +199,7 @@ class Results:
         self._is_closed = False
 
     def put(self, values: Values) -> None:
+        # A set event stays set: only the first result has to wake those who wait.
         if not self.untaken:
             self._changed.set()
         self.untaken.append(values)
@@ -211,6 +214,7 @@ class Results:
         while not self.untaken:
             if self._is_closed:
                 return False
+            # One result wakes all who wait. Those who find that another has taken it wait again.
             self._changed.clear()
             await self._changed.wait()
         return True
@@ -279,6 +283,7 @@ class Tally:
 
     def add_result(self, values: Values) -> None:
         _, _, _, error, state = values
+        # Each result may be the last: the time of the run ends with it, and not when somebody asks for the report.
         self._states[state] += 1
         self._ended = time.monotonic()
         if error is not None and len(self.problems) < MOST_PROBLEMS:
@@ -287,6 +292,7 @@ class Tally:
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:
         """Count the attempts that were sent."""
         for attempt in attempts:
+            # What never left this machine is no request: counted, it would make a cut cable look like a busy service.
             self.requests += attempt.effect is not Effect.NOT_SENT
             self._rejected += attempt.status is not None and status_of(attempt.status).is_throttling
 
@@ -324,6 +330,7 @@ class Tally:
             for listener in (*self.listeners, *filter(None, [self.watch])):
                 given: object = listener(self.progress(now))
                 if inspect.iscoroutine(given):
+                    # Or Python warns of a coroutine that was never awaited, at a line that says nothing about the listener.
                     given.close()
                     raise TypeError("on_progress returned a coroutine, which is not awaited: it must be a plain function")
         except asyncio.CancelledError:  # a plain function can't be cancelled, so the function itself raised this
@@ -335,6 +342,7 @@ class Tally:
     def progress(self, now: Snapshot) -> BulkProgress:
         """How far the run is."""
         seconds, states = self._ended - self._started, self._states
+        # While refusals pause all requests, their end is nearer than that of the phase, and is what a user waits for.
         is_held = now.waiting_for in {"retry-after", "refusals"} and now.held_seconds is not None
         return BulkProgress(
             done=sum(states.values()),

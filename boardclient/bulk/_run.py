@@ -102,6 +102,7 @@ class BulkRun:
         self._options = options
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
         self._quiet_waits = _QuietWaits()
+        # With `on_progress` somebody watches already, and a warning would be said twice.
         if not listeners:
             self._tally.watch = self._quiet_waits.on_progress
         self._stage: Literal["new", "open", "left"] = "new"
@@ -129,10 +130,12 @@ class BulkRun:
             try:
                 source = open_source(self._drafts, Row)
                 engine = self._engine = Engine(self._pipeline, source, self._options, ledger=ledger, tally=self._tally)
+                # `stop` may be called before the block is entered: then nothing may be sent at all.
                 if self._is_stopped:
                     engine.halt()
                 conductor = await engine.open(context)
             except BaseException:
+                # Also if this task is cancelled: a journal that stays open could not be resumed by this process.
                 await wait_to_end(asyncio.create_task(ledger.aclose()))
                 raise
         except BaseException as error:
@@ -180,6 +183,7 @@ class BulkRun:
         return self
 
     async def __anext__(self) -> CardResult:
+        # Without a coroutine where a result is there: this runs for each row.
         results = self._open_engine().results
         if results.untaken or await self._wait_for_result():
             return results.take()
@@ -208,6 +212,7 @@ class BulkRun:
         return self.wait().__await__()
 
     def __del__(self) -> None:
+        # The attribute is missing where `__init__` has refused its arguments.
         if getattr(self, "_stage", "") == "new" and not self._is_stopped:
             warnings.warn(
                 "a BulkRun was never started, so no card was sent: use `async with`, or await it",

@@ -121,6 +121,7 @@ class Undo:
         return [(card_id, self._rows[card_id].content.name) for card_id in self.unchanged]
 
     async def _prepare(self) -> None:
+        # A journal of another service or board would name cards that are not those of this session.
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:  # no run uses it meanwhile
             identity, self._secret, self._shown = file.meta.identity, file.meta.secret, set(file.meta.shown.split())
             if identity["service"] != self._pipeline.identity["service"]:
@@ -129,6 +130,7 @@ class Undo:
                 raise JournalError(f"{self._journal} names no board: its cards can't be compared")
             self._board_id = identity["board"]
             cards = await self._look()
+            # In a thread, since it reads the whole journal: the other tasks of the loop go on.
             unclear, unlisted = await asyncio.to_thread(self._compare, cards)
             async with contextlib.aclosing(map_calls(self._pipeline, self._read, [*unclear, *unlisted], None)) as results:
                 async for result in results:
@@ -146,6 +148,7 @@ class Undo:
 
     async def _taken(self) -> AsyncIterator[str]:
         """Yield the cards to delete. The board is read before, and again before it may have changed for many of them."""
+        # In proportion to the number of cards: a fixed number would read a board of 50,000 cards almost 800 times.
         batch, stale_at = max(_BATCH, len(self.unchanged) // _MOST_VIEWS), 0.0
         for number, card_id in enumerate(self.unchanged):
             if number % batch == 0 or time.monotonic() >= stale_at:
@@ -172,6 +175,7 @@ class Undo:
             JournalError: the journal is in use or can't be written, or it or its lock was moved, removed or replaced.
         """
         with contextlib.closing(JournalFile.open(self._journal, None)) as file:
+            # The secret is that of one journal: a copy has it too, a new journal of the same name does not.
             if file.meta.secret != self._secret:
                 raise JournalError(f"{self._journal} was replaced after the plan was made: plan again")
             noted = 0
@@ -219,6 +223,7 @@ class Undo:
             try:
                 card: Card = await self._pipeline.call(operations.READ_CARD.request(card_id))
             except NotFoundError:
+                # The lists can be read, so that the 404 was not a proxy's for everything: then the second one is believed.
                 if not is_sure:
                     await self._pipeline.call(operations.BOARD_LISTS.request(self._board_id))
             else:
@@ -237,10 +242,13 @@ class Undo:
 
     async def _delete(self, file: JournalFile, card_id: str) -> None:
         """Delete a card, as long as no other process may have got the journal."""
+        # Before the request: a caller that is cancelled here has to know that cards may be gone.
         self.has_begun = True
         try:
             await self._pipeline.call(operations.DELETE_CARD.request(card_id), CallOptions(may_send=file.has_lock))
         except NotFoundError:
+            # A 404 may answer a deletion that was repeated after its first response was lost. A card that is there contradicts
+            # it.
             if await self._read(card_id) is not None:
                 raise
             self._missing.append(card_id)
@@ -290,6 +298,7 @@ class Undo:
         """Return why a card is kept, in words, and "" if it is as it was sent. Fields that are not shown are not compared."""
         row = self._rows[card_id]
         desc, sent = _without_marker(row, card), row.content
+        # Only if other cards of the run show theirs: otherwise the service shows markers of none.
         has_lost_marker = desc is None and row.run in self._marked_runs
         now = Content.of_card(card if desc is None else attrs.evolve(card, desc=desc))
         why_hidden = self._view.why_hidden(card_id, card, sent.list_id)

@@ -38,6 +38,7 @@ class Concurrency:
         self.pace: Pace | None = None
         self._session_pace = limiter if isinstance(limiter, Pace) else None
         self._most = most
+        # A session's pace finds the number by itself, and would only be slowed down by a second search.
         self._needed = min(_FIRST_WORKERS, most) if grows and self._session_pace is None else most
         self.earlier: set[object] = set()
         """The calls in flight that are not limited, since they were begun before the first refusal."""
@@ -77,7 +78,9 @@ class Concurrency:
 
         `others` are the calls in flight. For each of them `end_earlier` has to be called.
         """
+        # The first refusal alone: what the service limits is the pace's affair from then on.
         if self.pace is None and self._session_pace is None:
+            # They run without the pace, which has to know of their results, or it would take them for free capacity.
             self.earlier = set(others)
             self.pace = Pace.after_refusal(
                 self._most,

@@ -93,6 +93,7 @@ class Places:
 
     def queue_first(self, row: Row) -> None:
         """Let a row be sent before those that were not put off."""
+        # Rows that were never put off have infinity there, so that they stay behind all others.
         insort_left(self.ready, row, key=_put_off_at)
 
     def keep_back(self, row: Row) -> None:
@@ -105,6 +106,7 @@ class Places:
     def let_go(self) -> None:
         """Let the rows be sent that were kept back, the last of them after the others: its card proves them absent."""
         lists = [*self.kept_back]
+        # The last one waits for another call, so that its card is certainly newer than those of the others.
         self.ready.extend(self.kept_back.pop(list_id) for list_id in lists[:-1] or lists)
 
     def take_returned(self, number: int) -> list[Row]:
@@ -141,6 +143,7 @@ class Places:
         """Take all rows out, and return those that this run has begun with: not those that only an earlier one has sent."""
         for timer in self.paused.values():
             timer.cancel()
+        # A refused row that this run has not sent is left to a later run, as if it had not been reached.
         refused = [row for row in self.empty(self.refused, self.returned) if row.sent_as]
         rows = [*chain(self.ready, self.paused, refused, self.doubted, self.open, self.kept_back.values())]
         self.paused.clear()
@@ -216,6 +219,7 @@ class Lives:
         self._life = LIVES[self._options.unknown]
         self.lost_at: float = -math.inf
         """When the last request whose effect is unknown ended, on the loop's clock: of this run, or of an earlier one."""
+        # "taken" happens to each row once for each request, so a look-up in place of `happen` is felt in the cost of a card.
         self.once_taken: Final[dict[State, State]] = {
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
@@ -237,6 +241,7 @@ class Lives:
                 self.places.ready.append(row)
             case "keep back":
                 self.places.keep_back(row)
+            # Without a pause there is no timer: its callback would come after whatever is ready by then.
             case "pause" if pause > 0:
                 self.places.paused[row] = self._loop.call_later(pause, self._resume, row)
             case "pause" | "queue first":
@@ -246,6 +251,7 @@ class Lives:
             case "set aside":
                 self._set_aside(row)
             case "withdraw":
+                # Probes are no rows of a ledger.
                 if not row.is_probe:
                     self._ledger.withdraw([row])
             case "found":
@@ -259,6 +265,7 @@ class Lives:
             self._end_probe(row, state, card)
             return
         self._ledger.add_outcome(row, state, card, error)
+        # They tell late responses apart. Bounded, since a service may lose each response of a long run.
         if state == "unknown" and len(self.unknown) < _MOST_DOUBTS:
             self.unknown.append(row)
         values = (row.index, row.draft, card, error, state)
@@ -291,12 +298,14 @@ class Lives:
         known = row.outcome
         event: Event = "admitted" if known is None else ADMISSION[known.state]
         if event == "admitted":
+            # A row for a list of another board would be created, and no reading of this board would ever show its card.
             problem = None if self._options.board_id is None else self._board.problem(row)
             self.happen(row, "admitted" if problem is None else "unsendable", error=problem)
             return
         card, detail = None, "" if known is None else known.detail
         if event == "known":
             card = Card(detail)
+            # From now on a response that names this card for another row is not believed.
             self._ledger.seen.add(detail)
             self._reconciler.record_card(row, detail)
         elif event == "was refused":
@@ -306,11 +315,13 @@ class Lives:
             row.error = BoardClientError(why, Effect.UNKNOWN)
             # A ledger that does not know when it ended sets nothing: it may have been a moment ago.
             self.lost_at = max(self.lost_at, row.doubted_at or self._loop.time())
+        # A card that is found for it counts as "already": this run has sent nothing for it.
         row.is_earlier = True
         self.happen(row, event, card)
 
     def admit_again(self, row: Row) -> None:
         """Continue the life of a row that was refused, and is sent again."""
+        # Without an outcome the table of admission takes it for a row that nobody has sent.
         row.outcome, row.error, row.is_refused, row.is_excused, row.is_earlier = None, None, False, False, False
         self.admit(row)
 
@@ -318,12 +329,14 @@ class Lives:
         """Note what a listing says about a row in doubt."""
         row, event, card, error = finding
         if event == "found" and card is not None:
+            # No response to this run has named the card, so only the listing makes it known.
             self._ledger.seen.add(card.id)
         elif event == "absent" and not row.is_refused:
             if row.sends >= MOST_SENDS:
                 why = f"sent {row.sends} times, and not on the board: {row.error}"
                 event, error = "absent too often", BoardClientError(why, Effect.REJECTED)
             else:
+                # It is sent as if it had just come: behind what was put off, with all its patience and its probes.
                 row.is_earlier, row.error, row.put_off_at, row.probes = False, None, math.inf, 0
         self.happen(row, event, card, error)
 
@@ -336,5 +349,6 @@ class Lives:
             if row.state == "doubted" and row.is_refused:
                 self.happen(row, "refusal stands")
                 continue
+            # A row of an earlier run keeps that run's own words, which say more than that this one has ended.
             is_lost = row.state in {"doubted", "open", "again"} and (is_unread or not row.is_earlier)
             self.happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)

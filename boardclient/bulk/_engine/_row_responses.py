@@ -93,8 +93,10 @@ class ResponseOrder:
         if kept is None and card.name == row.draft.name and not connection.has_surplus:  # as nearly always
             self.has_proof = True
             return "proven"
+        # More bytes came than were asked for, so that each response since then may be that of the request before.
         if connection.has_surplus or (kept is not None and kept.is_out_of_step):
             return "foreign"
+        # Nobody else can make this marker, so it proves more than any text.
         if self._markers.are_secret and self._markers.is_shown(row, card):
             return "proven"
         return self._judge_texts(row, card, [] if kept is None else [one.row for one in kept.responses if one.row is not row])
@@ -150,6 +152,7 @@ class ResponseOrder:
 
     def ended(self, connection: UsedConnection) -> list[UsedConnection]:
         """Return a connection if it gets no more requests, and all such connections if responses of too many are kept."""
+        # All are looked at only when there are many: this runs for each response that is not proven.
         some = self.kept if len(self.kept) > _MOST_CONNECTIONS else [connection]
         return [one for one in some if one.is_closed or one.has_surplus or self.is_out_of_step(one)]
 
@@ -165,6 +168,7 @@ class ResponseOrder:
     def distrust(self, connection: UsedConnection) -> Iterator[Unproven]:
         """Yield the responses since the last one that is proven. No later one of the connection is believed."""
         kept = self.kept.setdefault(connection, _Kept())
+        # It stays noted as out of step: responses to requests that are in flight on it still come.
         responses, kept.responses, kept.is_out_of_step = kept.responses, [], True
         yield from map(self._released, responses)
 
@@ -211,6 +215,7 @@ class Responses:
         attempts, connection = options.history, options.connection
         if attempts:
             self._tally.add_attempts(attempts)
+            # The list belongs to the options of the worker's next call as well.
             attempts.clear()
         else:
             self._tally.requests += 1
@@ -244,6 +249,7 @@ class Responses:
 
     def _is_another_s(self, row: Row, card_id: str, *, is_proven: bool) -> bool:
         """Return True if a card that a response names is another row's or an older one. Take it if the response is proven."""
+        # A listing has shown it before this response came, as nobody's card.
         if card_id in self._reconciler.unaccounted:
             return True
         if is_proven and not row.is_probe:
@@ -278,6 +284,7 @@ class Responses:
         """Find out whether connections are in step. At the end one of which nothing shows that it is not counts as in step."""
         while connections:
             connection = connections.pop()
+            # The latest card first: nothing else is as certain to exist, so that its own response can be told from any other.
             ids = islice(dict.fromkeys([*filter(None, [self._latest]), *sorted(self.order.card_ids)]), _MOST_QUESTIONS)
             is_in_step: bool | None = True
             if self.order.has_at_stake(connection):
@@ -305,16 +312,19 @@ class Responses:
             row.is_unproven = False
             if card is not None or self._lives.places.take_back(row):
                 self._doubt(row, error)
+        # A `ClientSession` that the application has lent shows no connections: any later request may get this one.
         if not connection.distrust():
             self._owner.halt(ended_by(error, "its connection can't be told from others and closed"))
 
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Note that the response to a row was perhaps another's."""
+        # Its request counts as lost: the card may exist, under a response that another row has got.
         row.error, row.sends, row.is_refused = error, row.sends + 1, False
         self._lives.lost_at = row.doubted_at = self._loop.time()
         self._lives.happen(row, "lost", pause=_RESEND_SECONDS * 2 ** (row.sends - 1))
 
     def _confirm(self, row: Row, card: Card) -> None:
+        # Both are False nearly always, and this runs for each card.
         if self._hold.is_disturbed or self._tried:
             self._record_acceptance(row)
         if self._reads_board:
@@ -331,6 +341,7 @@ class Responses:
             self.excuse()
         self._hold.record_success()
         self._accepted = max(self._accepted, row.sent_as)
+        # In the order of sending: a refusal stands if a later request was accepted, since the service worked by then.
         tried = self._tried
         while tried and (was_outage or (tried[0].sent_as < row.sent_as and not tried[0].is_unproven)):
             self._lives.happen(tried.popleft(), "absent" if was_outage else "refusal stands")
@@ -354,12 +365,14 @@ class Responses:
             event = "waited too long" if pause is None else event
         elif event in {"lost", "lost too often"}:
             row.sends += 1
+            # Only this option repeats the request at once, and so has to wait for as long as the service asks.
             asked = self._asked_pause(failure) if self._options.unknown == "resend" else 0.0
             pause = max(_RESEND_SECONDS * 2.0 ** (row.sends - 1), asked)
             self._lives.lost_at = self._loop.time()
         elif event in {"refused", "refused too often"}:
             row.refusals += 1
         row.is_refused = event.startswith("refused")
+        # The time of the response, not of the request: a reading before it may have come too early to show the card.
         row.doubted_at = self._loop.time()
         if event not in {"given back", "put off"}:
             self._note_error(row, failure, event)
@@ -375,6 +388,7 @@ class Responses:
         if is_throttling(failure):
             self._turns.record_refusal(self._tally.requests, failure, self.order.sending)
             self._asked_pause(failure)
+        # It is not sent any more, so its pause must not end the run with another error.
         if self._owner.is_halted:
             return 0.0
         pause = _pause_before(row, failure, self._hold)

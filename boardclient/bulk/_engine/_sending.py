@@ -61,6 +61,7 @@ class Sender:
     def set_most(self) -> None:
         """Set how many workers may have a row, after a halt or another phase of the run. A hold is looked at for each row."""
         is_shut = self._owner.is_halted or self._tally.phase == "reading the board"
+        # Twice the number of workers: results that nobody takes then stop the sending, and the others go on meanwhile.
         self._most = 0 if is_shut else 2 * self._options.workers
 
     @property
@@ -79,12 +80,14 @@ class Sender:
             rows = rows or self._tried
             if not (rows and self._hold.is_due):
                 return None
+            # The one request of an outage: whatever becomes of it, the next may only follow after a pause.
             self._hold.try_one()
         elif not rows:
             return None
         row = rows.popleft()
         row.state = self._once_taken[row.state]
         self.busy += 1
+        # At half, so that the feeder has time for the next commit before a worker finds nothing.
         if 2 * len(self._ready) <= self.ahead:
             self._needs_rows.set()
         return row
@@ -121,6 +124,7 @@ class Sender:
                 rows = []
             if rows:
                 await self._ledger.admit(rows)
+                # Only a ledger on a disk makes workers wait, and larger commits cost it hardly more.
                 if self._ledger.is_durable and self._idle and len(rows) == self.ahead:
                     self.ahead = min(2 * self.ahead, self._ledger.largest_commit)  # workers had to wait for them
             self.is_exhausted = not rows
@@ -146,6 +150,7 @@ class Sender:
                 if row.sent_as != before:
                     self._tally.requests += 1
                     row.error = BoardClientError(f"{CREATE}: the run ended before the response came", Effect.UNKNOWN)
+                # Its number changes when its request may have left: before that nothing can have been created.
                 self._lives.happen(row, "given back" if row.sent_as == before else "lost")
                 raise
             finally:
@@ -200,6 +205,7 @@ class Sender:
 
     def _begin(self, row: Row) -> None:
         """Note that the request of a row may be sent from now on."""
+        # Before its request leaves, so that after a kill no row that was sent is taken for one that was not.
         if row.seq > self._ledger.released:
             self._ledger.release(row)
         self._requests += 1
@@ -214,6 +220,7 @@ class Sender:
             for _ in range(needed - workers):
                 self._owner.start(self._work())
             workers = max(workers, needed)
+            # There is no event to wait for: the rate of all workers decides, and no single response changes it.
             await asyncio.sleep(_LOOK_SECONDS)
 
     @property

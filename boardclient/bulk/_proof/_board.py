@@ -237,6 +237,7 @@ class RunBoard:
 
     async def _read_ids(self, note: Callable[[str, Card], object], slices: Iterator[list[Card]]) -> list[str]:
         ids: list[str] = []
+        # Of this attempt alone: a reading that fails is repeated from its beginning.
         lists = self._listed_before = Counter[str]()
         for cards in slices:
             self._ledger.record_shown(cards)
@@ -245,6 +246,7 @@ class RunBoard:
                 if card.list_id is not None:
                     lists[card.list_id] += 1
                 note(card.id, card)
+            # A large board takes long to decode, and the other tasks of the loop have to go on.
             await asyncio.sleep(0)
         return ids
 
@@ -280,6 +282,7 @@ class RunBoard:
         Raises:
             BoardClientError: the board could not be read.
         """
+        # Before the request: a card that is confirmed while it is under way may not be in the response.
         confirmed = await self._ledger.confirmed()
         listing = await self._list(confirmed, samples, is_recycled)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
@@ -288,6 +291,7 @@ class RunBoard:
             not all(map(listing.shows, probes))
             or (listing.missing and await self._ledger.count_earlier(listing.lacks) < listing.missing)
         )
+        # Once only: what a service does not show after `settle` may never be listed.
         if is_late:
             self._on_wait(wait)
             await asyncio.sleep(wait)
@@ -321,6 +325,7 @@ class RunBoard:
             try:
                 value = await take(await self._pipeline.call(request, CallOptions(is_of_run=True)))
             except BoardClientError as error:
+                # What was asked is known, so that no repetition and no wait would say more.
                 if _is_answer(error, request.operation):
                     raise
                 self.failure = error
@@ -353,10 +358,13 @@ class RunBoard:
         call = self._read if is_patient else self._read_once
         try:
             try:
+                # Read right before: each moment between gives people time to change what is then deleted.
                 if not is_as_sent(await call(operations.READ_CARD.request(card_id), _itself)):
                     return CHANGED
                 await call(operations.DELETE_CARD.request(card_id), _itself)
             except NotFoundError:
+                # A proxy may respond with 404 to everything: only a second look, and lists that can be read, show that it is
+                # gone.
                 if not is_patient or await self._is_one_there([card_id]):
                     return "the service does not find it"
         except BoardClientError as error:
@@ -375,7 +383,9 @@ class RunBoard:
             return Missing()
         unlisted = {card_id for card_id in known if listing.lacks(card_id)}
         if len(unlisted) < listing.missing:
+            # The cards of earlier runs are only asked for if those of this one do not explain what is missing.
             unlisted |= await self._ledger.find_confirmed(listing.lacks, _MOST_ASKED)
+        # Sorted and cut, so that each reading asks about the same cards, and adds what it learns to what is known.
         is_there = await self._is_one_there(sorted(unlisted - self._deleted - self._moved)[:_MOST_ASKED])
         deleted = unlisted & self._deleted
         is_unexplained = len(unlisted) < min(listing.missing, _MOST_ASKED)
@@ -448,6 +458,7 @@ class RunBoard:
             if ends_run(error):
                 raise
             return False
+        # Listings leave out what is in archived lists: that such a card is missing shows nothing about the others.
         if self.open_lists is not None and card.list_id is not None and card.list_id not in self.open_lists:
             self._moved.add(card_id)
         return False

@@ -149,6 +149,7 @@ class Probes:
                     shown[marker].append(card)
         for marker, cards in shown.items():
             probe = self.unseen.get(marker)
+            # Deleting either could delete what people have made of the copy.
             if len(cards) > 1:
                 self.left.update({card.id: card for card in cards})
                 continue
@@ -178,10 +179,12 @@ class Probes:
                 continue
             before, probe.absent_from, list_id = probe.absent_from.total, None, probe.draft.list_id
             if not listing.shows(card_id):
+                # It is there and not listed, so no probe can make the listing of this list longer.
                 if await self._board.is_gone(card_id):  # others have deleted it
                     del self.there[card_id]
                 else:
                     self._closed.add(list_id)
+            # A service that cuts its listings off at this number shows no card more, whatever is sent.
             elif listing.count == before:
                 self._closed.add(list_id)
             elif listing.count > before:

@@ -99,7 +99,9 @@ class RowMarkers:
             if callable(self._marking):
                 made = self._marking(row.draft)
             else:
+                # The first number of a row, under which an earlier run has sent it: the marker must be the same in each.
                 made = secret_marker(self._secret, row.seq if row.first_seq is None else row.first_seq)
+            # Kept on the row: the caller's function may return another text the next time.
             row.marker = check_marker(made)
             self._made.add(row.marker.casefold())
         return row.marker
@@ -208,6 +210,7 @@ class _MarkedCard(NamedTuple):
 
     @classmethod
     def of(cls, card: Card, shown: set[str], marked: Mapping[str, _MarkedRows]) -> _MarkedCard:
+        # A card that was copied has the markers of its original, and people give the copy another name.
         name = normal(card.name or "")
         own = {marker for marker in shown if name in marked[marker].names}
         return cls(card, own or shown, bool(own))
@@ -226,6 +229,7 @@ class _MarkedRows:
     def add(self, card: Card, *, is_proof: bool) -> None:
         if not is_proof:
             self._shared.append(card)
+        # More cards than rows can't all be rows' own: what is too many is somebody's copy.
         elif len(self._own) < len(self.rows):
             self._own.append(card)
 
@@ -234,6 +238,7 @@ class _MarkedRows:
         cards = [*self._own, *self._shared]
         if not cards:
             return
+        # Rows that are the same in all may share their cards in any way: each gets one, and no result is untrue.
         if len(self._own) == len(self.rows) or not (self._shared or _differ(digest(row.draft) for row in self.rows)):
             matches.found.update(zip(self.rows, self._own, strict=False))
         else:
@@ -264,11 +269,13 @@ def find_equal(sought: Iterable[Sought], cards: EqualCards, listed_in: Mapping[s
     equal: dict[Content, list[Card]] = {}
     for content, some in sought_by.items():
         readings = min(one.readings for one in some)
+        # A card that was listed before the last request ended can't be that request's.
         equal[content] = [card for card in cards.to(content) if listed_in[card.id] > readings]
     times_equal = Counter(card.id for shared in equal.values() for card in shared)
     matches = Matches()
     for content, some in sought_by.items():
         rows, shared = [one.row for one in some], equal[content]
+        # With a card too many, one of them is other people's, and nothing says which.
         is_alone = len(shared) <= len(rows) and all(times_equal[card.id] == 1 for card in shared)
         if is_alone and not _differ(one.digest for one in some):
             matches.found.update(zip(rows, shared, strict=False))
@@ -301,6 +308,7 @@ class Appearances:
 
     def has(self, card_id: str, card: Card | CardDraft) -> bool:
         """Return True if this was noted: few runs ask, so the set is made only then."""
+        # As a set only now: building it costs more than all that most runs ask of it.
         while self._new:
             self._noted.add(self._new.pop())
         return hash((card_id, appearance(card))) in self._noted
@@ -322,6 +330,7 @@ class Samples:
         some = self._of_list.get(row.draft.list_id)
         if some is None:
             some = self._of_list[row.draft.list_id] = ([], deque(maxlen=_SAMPLES_AT_EACH_END))
+        # The last ones show that late cards are listed, the first ones that early cards still are.
         some[len(some[0]) >= _SAMPLES_AT_EACH_END].append((card_id, row))
 
     def __iter__(self) -> Iterator[tuple[str, Row]]:
@@ -371,6 +380,7 @@ class Evidence:
             self._latest[content.list_id] = max(row.sent_as, self._latest.get(content.list_id, 0))
             if not row.is_probe:
                 self._lists.add(content.list_id)
+                # One that people have changed meanwhile proves nothing against the others, so one equal card is enough.
                 if EqualCards([card], self.fields).to(content):
                     self._equal.add(content.list_id)
             if markers.are_secret or not row.is_probe:
@@ -432,6 +442,7 @@ class Suspects:
         is_marked, may_lack = self._evidence.shows_markers(row.list_id), self._evidence.is_longer(row)
         if not (is_marked and self._evidence.shows_names):
             return self._listed_after(readings, are_described=is_marked and not may_lack)
+        # A card with exactly the row's own text was sent without a marker, so it is other people's.
         own = normal(own_desc or "")
         return [
             card

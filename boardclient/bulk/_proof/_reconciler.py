@@ -137,6 +137,7 @@ class Reconciler:
         try:
             listing, missing = await self._read(rows, refused)
         except BoardClientError as error:
+            # Each of them would be met again by each row, so the run ends and says so once.
             if ends_run(error) or isinstance(error, (*NO_BOARD, UnrecordedError)):
                 raise
             return await self.give_up(rows, f"the board could not be read: {error.message}", error)
@@ -169,12 +170,15 @@ class Reconciler:
         if listing.unaccounted:
             self._others, cards = await self._ledger.others()
             self.markers.know(self._others)
+            # Other workers and earlier runs may have confirmed them while this board was read.
             listing.unaccounted = [card for card in listing.unaccounted if card.id not in cards]
             unmade = self.markers.unmade(listing.unaccounted)
             if unmade and (unknown := await self._ledger.unrecorded(unmade)):
                 raise UnrecordedError(sorted({unmade[marker] for marker in unknown}))
+        # After the reading: a row whose request ended before it is compared with what it showed.
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
+            # A deleted card's identifier may come again with another content: it is new from this reading on.
             if card.id not in self.unaccounted or not self.appearances.has(card.id, card):
                 self.appearances.record(card.id, card)
                 self.unaccounted[card.id] = len(self._read_at)
@@ -264,6 +268,7 @@ class Reconciler:
                 resembling[row.seq] = possible
                 findings.append(_unknown(row, _why(possible, is_equal=True), cards=possible))
             else:
+                # A refusal during an outage was not the row's fault, so it is sent again; any other is its result.
                 findings.append(RowFinding(row, "absent" if row.is_excused else "refusal stands"))
         return await self._record(findings, resembling, listing)
 
@@ -320,6 +325,7 @@ class Reconciler:
         # While known cards are missing, a card may be one of them, listed with another identifier.
         others_own = self.appearances.sent_like(equal.found.values()) if listing.missing else set[str]()
         for row, cards in possible.items():
+            # Whatever speaks against it makes the card only unclear: it may still be the row's.
             card = equal.found.get(row)
             if card is not None and (
                 cards
@@ -370,6 +376,7 @@ class Reconciler:
         The later one shows a card that was sent to the list after the row.
         """
         list_id, open_lists = row.draft.list_id, self._board.open_lists
+        # The service has named a card for it, so it has done something: absence would be untrue.
         if row.named is not None:
             why = f"its response named a card which is known as another: {row.named}"
             return _unknown(row, why, cards=[Card(row.named)])
@@ -379,6 +386,7 @@ class Reconciler:
             row.absent_from = None
             return RowFinding(row, "absent")
         extent = listing.extent(list_id)
+        # The smallest listing that lacked it: a later one has to be longer than this to show that nothing was cut off.
         row.absent_from = extent if row.absent_from is None else min(row.absent_from, extent)
         return RowFinding(row, "not listed")
 
@@ -404,6 +412,7 @@ class Reconciler:
         found = {finding.card.id for finding in findings if finding.card is not None}
         others = self._others_among(listing, found)
         second = self._second_cards(others, listing)
+        # Cards of rows that the caller has taken out of the file since are not missed.
         lost = sorted(filter(self._ledger.is_in_input, missing.deleted))
         second -= self._named  # one may be the only card of an unknown row
         duplicated = [card for card in others if card.id in second]
