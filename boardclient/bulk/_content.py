@@ -134,7 +134,7 @@ def _normal(text: str) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
-        # Databases and macOS compose or decompose accents: both are the same text to whoever reads them.
+        # Databases and macOS compose or decompose accents, and a reader sees the same text.
         text = unicodedata.normalize("NFC", text)
     return text.strip()
 

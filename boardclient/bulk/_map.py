@@ -189,7 +189,7 @@ class _Calls(Generic[T, R]):
             self.errors.append(RuntimeError("a call was cancelled by something other than its map, which has no result for it"))
         elif (error := task.exception()) is not None:  # that of the input, which each worker meets
             self.errors.append(error)
-        # Somebody may wait for a result that no task is left to bring.
+        # The map may wait for a result that no task is left to bring.
         if self.results.empty():
             self.results.put_nowait(None)
 

@@ -283,7 +283,7 @@ class Tally:
 
     def add_result(self, values: Values) -> None:
         _, _, _, error, state = values
-        # Each result may be the last: the time of the run ends with it, and not when somebody asks for the report.
+        # Each result may be the last: the time of the run ends with it, and not when the report is asked for.
         self._states[state] += 1
         self._ended = time.monotonic()
         if error is not None and len(self.problems) < MOST_PROBLEMS:

@@ -102,7 +102,7 @@ class BulkRun:
         self._options = options
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
         self._quiet_waits = _QuietWaits()
-        # With `on_progress` somebody watches already, and a warning would be said twice.
+        # With `on_progress` the caller watches already, and a warning would be said twice.
         if not listeners:
             self._tally.watch = self._quiet_waits.on_progress
         self._stage: Literal["new", "open", "left"] = "new"

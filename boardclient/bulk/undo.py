@@ -130,7 +130,7 @@ class Undo:
                 raise JournalError(f"{self._journal} names no board: its cards can't be compared")
             self._board_id = identity["board"]
             cards = await self._look()
-            # In a thread, since it reads the whole journal: the other tasks of the loop go on.
+            # In a thread, since it reads the whole journal: the other tasks of the loop continue.
             unclear, unlisted = await asyncio.to_thread(self._compare, cards)
             async with contextlib.aclosing(map_calls(self._pipeline, self._read, [*unclear, *unlisted], None)) as results:
                 async for result in results:

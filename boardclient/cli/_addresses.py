@@ -27,6 +27,7 @@ async def identifier_in(address: str, kind: str, read: Callable[[str], Awaitable
         BoardClientError: the service could not be asked.
     """
     parts = _parts_of(address)
+    # One after another: most addresses have one identifier, and a service counts each request that it refuses.
     known = [part for part in parts if await _is_readable(part, read)]
     if len(known) == 1:
         return known[0]
@@ -44,6 +45,7 @@ async def identifier_in(address: str, kind: str, read: Callable[[str], Awaitable
 def _parts_of(address: str) -> list[str]:
     """Return what stands between the slashes of an address, and in its query and fragment, each once."""
     split = urlsplit(address)
+    # Fragments as well: applications of one page put the card that is shown behind the #.
     texts = [*map(unquote, split.path.split("/")), *map(unquote, split.fragment.split("/"))]
     texts += [value for _, value in parse_qsl(split.query)]
     return [*dict.fromkeys(filter(None, texts))][:_MOST_PARTS]

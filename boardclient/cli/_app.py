@@ -74,6 +74,7 @@ class _Fields(click.ParamType[tuple[str, ...]]):
 
     def follow(self, arg: str) -> bool:
         """Return True if an argument that follows the option is its fields."""
+        # With names that are known, an argument that is none of them is the command's own, such as a board.
         return {*self.names}.issuperset(arg.split(",")) or (self._takes_any and _FIELDS.fullmatch(arg) is not None)
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
@@ -109,6 +110,7 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args if fields is None else [*_with_empty_json(args, fields, with_value)])
         except click.NoSuchOption as error:
+            # `boardclient whoami --timeout 5` is what other programs take, so the message shows where it belongs here.
             if not any(error.option_name in param.opts for param in app.params):
                 raise
             ctx.fail(f"{error.option_name} belongs before the command: boardclient {error.option_name} …")
@@ -166,6 +168,7 @@ class Group(click.Group):
                 else:
                     _running.run((lambda: done(_running.load())) if needs == "settings" else done, _running.Stopping())
 
+            # Once, while commands are declared: click asks for them with each line of help.
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]
             params += [] if title is None and not fields else [json_option(*fields)("fields")]
@@ -191,6 +194,7 @@ class Group(click.Group):
         found = next((name for name in args if name in self.commands), None)
         if found is not None:
             command, path = self.commands[found], f"{path} {found}"
+            # Only now, since a mistake on the command line is rare, and each module costs milliseconds.
             command = command.load() if isinstance(command, _Late) else command
             yield path, command
             if isinstance(command, Group):
@@ -202,6 +206,7 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
             alike = [name for words in _SYNONYMS if args[0] in words for name in self.commands if name in words]
+            # click's own suggestions come first: they are similar words, ours are only other programs'.
             if alike and not error.possibilities:
                 ctx.fail(f"no such command {args[0]!r}; did you mean {' or '.join(map(repr, alike))}?")
             raise

@@ -126,6 +126,7 @@ class ProgressView:
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        # A terminal without cursor movements would get each step of the bar as another line.
         self._has_bar = self._console.is_terminal and not self._console.is_dumb_terminal
         # On a narrow terminal the bar shrinks, then the words are broken. Numbers are neither broken nor cut.
         numbers = TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[pace]}", table_column=Column(no_wrap=True))
@@ -149,6 +150,7 @@ class ProgressView:
         now = time.monotonic()
         if self._has_bar:
             shown = "stopping (a second signal stops at once)" if stopping else phase
+            # Results come by the thousand in a second, and drawing each would take longer than its request.
             if shown != self._drawn[1] or now - self._drawn[0] >= _BAR_SECONDS or progress.done == self._total:
                 self._drawn = now, shown
                 self._bar.update(self._task, description=shown, completed=progress.done, pace=_pace_of(progress))

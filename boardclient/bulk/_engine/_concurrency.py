@@ -1,4 +1,4 @@
-"""How many requests a run or a map sends at a time, and where each waits for its turn."""
+"""How many requests a run or a map sends at a time, and where each waits for the pace, a connection and the limiter."""
 
 from __future__ import annotations
 

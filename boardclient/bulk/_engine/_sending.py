@@ -61,7 +61,7 @@ class Sender:
     def set_most(self) -> None:
         """Set how many workers may have a row, after a halt or another phase of the run. A hold is looked at for each row."""
         is_shut = self._owner.is_halted or self._tally.phase == "reading the board"
-        # Twice the number of workers: results that nobody takes then stop the sending, and the others go on meanwhile.
+        # Twice the number of workers: results that nobody takes then stop the sending, and the others continue meanwhile.
         self._most = 0 if is_shut else 2 * self._options.workers
 
     @property

@@ -246,7 +246,7 @@ class RunBoard:
                 if card.list_id is not None:
                     lists[card.list_id] += 1
                 note(card.id, card)
-            # A large board takes long to decode, and the other tasks of the loop have to go on.
+            # A large board takes long to decode, and the other tasks of the loop have to continue.
             await asyncio.sleep(0)
         return ids
 

@@ -229,7 +229,7 @@ class _MarkedRows:
     def add(self, card: Card, *, is_proof: bool) -> None:
         if not is_proof:
             self._shared.append(card)
-        # More cards than rows can't all be rows' own: what is too many is somebody's copy.
+        # More cards than rows can't all be rows' own: what is too many is a copy.
         elif len(self._own) < len(self.rows):
             self._own.append(card)
 

@@ -86,6 +86,7 @@ def _temporary_files(journal: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (OSError, JournalError) as error:
+        # A journal on a temporary copy fails with a `JournalError`, whose cause says what is wrong with the disk.
         cause = error if isinstance(error, OSError) else error.__cause__
         if cause is None or (cause is not error and journal is not None):  # the journal is refused, or can't be written
             raise
@@ -107,6 +108,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     """
     is_resumable = options.journal is not None or options.engine is not None
     client.stopping.hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
+    # Before any request: a file that can't be read needs no service.
     layout = recognise(file, _layout_of(options))
     if layout.difference:
         note(f"the file is read as {layout.difference}")
@@ -114,6 +116,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
     boards = {name: await _board(client, name) for name in named}
     rows = partial(_rows.read, file, boards, layout)
     plan, checked = await _checked(client, rows, boards, options)
+    # Read again with the journal of its own: what is done and in doubt is another thing there.
     if checked.is_of_another_file:
         options.journal = _journal_of_its_own(file, options)
         plan, checked = await _checked(client, rows, boards, options)
@@ -126,6 +129,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         failed = 0 if journal is None else read_journal(journal).counts["failed"]
         _show_preview(checked, failed, {board.board_id: board.lists for board in boards.values()}, options)
         return
+    # After all checks: a journal that notes cards as done must not be that of a file that is refused.
     if plan.existing and options.journal is not None:
         with _temporary_files(options.journal):
             plan.adopt()
@@ -166,9 +170,11 @@ def _journal_of_its_own(file: BinaryIO, options: ImportOptions) -> Path:
     assert journal is not None  # noqa: S101 -- else there is none that could be of another file
     if not options.has_own_journal:
         raise UsageError(f"{journal}: {_OTHER_FILE}; nothing was sent")
+    # The check has read to the end.
     file.seek(0)
     digest = hashlib.file_digest(cast("Any", file), "sha256").hexdigest()[:12]
     own = journal.with_name(f"{Path(options.file).name}.{digest}.journal")
+    # Any unfinished one counts: cards of its lost rows could be taken for those of this file.
     for other in [journal, *journal.parent.glob(f"{glob.escape(Path(options.file).name)}.*.journal")]:
         counts = read_journal(other).counts
         if other != own and (left := sum(counts.values()) - counts["done"] - counts["undone"]):
@@ -203,6 +209,7 @@ async def _cards_before(
     session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
 ) -> list[Card]:
     """Return the cards that the rows are compared with: those on the boards, if they are compared at all."""
+    # A run that continues finds its own cards on the board, which are no reason to refuse its rows.
     is_first = is_new(journal) if journal is not None else options.ledger is None or not await _is_planned(options.ledger)
     if options.existing == "create" or (options.existing == "refuse" and not is_first):
         return []

@@ -127,11 +127,13 @@ class ImportOptions:
     retry_at: datetime | None = None
 
     def __init__(self, **given: Any) -> None:
+        # As attributes that the class declares: type checkers know them, and click gives each of them.
         vars(self).update(given)
 
     def note_error(self, error: object) -> None:
         """Keep when the service accepts requests again, if an error says so."""
         moments = [self.retry_at, getattr(error, "retry_at", None)]
+        # The latest: before that at least one of the services or accounts refuses again.
         self.retry_at = max(filter(None, moments), default=None)
 
     def check(self) -> None:
@@ -142,9 +144,11 @@ class ImportOptions:
         """
         from boardclient.cli._files._dates import check_formats
 
+        # First, as it needs neither the file nor the service.
         check_formats(self.date_formats, self.zone)
         if self.engine is None:
             self._check_run()
+        # Several processes share a ledger, which a journal, and what rests on one, can't replace.
         elif self.journal or self.rate or self.existing == "skip":
             raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
         else:
@@ -155,6 +159,7 @@ class ImportOptions:
             raise UsageError("give --board")
         if self.ledger or self.workers or self.parts or self.scheduler:
             raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
+        # A pipe, such as <(…), has a name too, which is another one each time: no journal could be found again.
         if self.journal is None and os.path.isfile(self.file):
             from pathlib import Path
 

@@ -51,6 +51,7 @@ class _Rate:
 
     async def __aenter__(self) -> None:
         now = asyncio.get_running_loop().time()
+        # Not in bursts after a pause: what was not used is not made up for.
         start_at = max(self._next_at, now)
         self._next_at = start_at + self._seconds
         await asyncio.sleep(start_at - now)
@@ -148,6 +149,7 @@ class ImportRun:
                 await self._follow()
         except BaseException as error:
             self.options.note_error(error)
+            # With --json a program reads the counts, also those of a run that has sent nothing.
             if self.options.fields is not None or not isinstance(error, UsageError):
                 self._print_end(self._report)
             raise
@@ -257,6 +259,7 @@ class ImportRun:
 
     def _count(self, result: CardResult) -> None:
         """Print why a row has no card, or may have none. An unknown row is also named as `ledger resolve` takes it."""
+        # Removed at once, so that memory holds only the rows under way, and not the file.
         row, key = self._under_way.pop(result.index)
         if result.error is not None:
             color, place = "red", f"row {row}"
@@ -317,6 +320,7 @@ class ImportRun:
 
     def _keys_of_lost(self, audit: BulkAudit) -> dict[str | None, str]:
         """Return words for the rows of lost cards, by card, as far as a journal knows them."""
+        # Reading the whole journal is worth it only for cards that are lost.
         if not audit.lost or self.options.journal is None:
             return {}
         return {row.detail: f" of {name_of(row.key, self.numbers)}" for row in read_rows(self.options.journal, "done")}

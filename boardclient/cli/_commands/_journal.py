@@ -88,6 +88,7 @@ class Resolving:
             raise click.UsageError("name the row once: ROW, --row, --position or --reference")
         if self.card_id is not None and is_address(self.card_id):
             raise click.UsageError("--card is an address: give the card's identifier alone, which ends at the next slash")
+        # Without a row these would have to mean all of them, and each row has a card of its own.
         if not named and (self.card_id is not None or self.absent):
             raise click.UsageError("--card and --absent resolve one row: give ROW")
         if named and ((self.card_id is None) is not self.absent or self.accept):
@@ -151,6 +152,7 @@ def _row_of(key: RowKey, numbers: RowNumbers | None) -> int | str:
     if isinstance(key, str):
         return key
     number = None if numbers is None else numbers.number_of(key)
+    # As an option that can be copied into the next command line: a bare number would be read as that of the file.
     return f"--position {key}" if number is None else number
 
 
@@ -228,12 +230,14 @@ async def undo(
     from boardclient import JournalError
     from boardclient.bulk.journal import read_journal
 
+    # Set before anything is sent: a signal may come at any time, and then says how to continue.
     client.stopping.hint = "the same command line does the rest"
     work = await client.session.cards.plan_undo(file)
     if preview:
         _show_plan(work, fields)
         return
     _name_kept(work.kept)
+    # With nothing to delete there is nothing to ask.
     if work.unchanged:
         will_be_kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
         client.confirm(f"Delete {plural(len(work.unchanged), 'card')} for good?{will_be_kept}", yes=yes)
@@ -241,13 +245,16 @@ async def undo(
     try:
         await work.run()
     except JournalError as error:
+        # Exit code 2 promises that nothing was changed. Once a deletion was begun, the same error has to say otherwise.
         if not work.has_begun:
             raise
         raise CommandError(str(error)) from None
     finally:
+        # However it ends, or a user would not know what was deleted.
         _name_kept(work.kept[kept_before:])
         counts = {name: len(getattr(work, name)) for name in ("deleted", "kept", "gone", "failed")}
         show("undone", {**counts, "cards": None if fields is None else _kept_cards(work)}, fields)
+    # They have no identifier, so that an undo can't delete them: only a person knows.
     if unknown := read_journal(file).counts["unknown"]:
         note(f"{plural(unknown, 'row')} may have a card that is left: boardclient journal resolve {file}", fg="yellow")
     for text in first_lines("failed", [f"{card_id}: {error}" for card_id, error in work.failed.items()]):
@@ -298,6 +305,7 @@ async def ledger_resolve(chosen: Resolving, ledger: str = _ledger, job: str | No
     """
     from boardclient.distributed import accept_suggestions, resolve, unknown_rows
 
+    # Read before the row is named: whether a text is a reference shows among these.
     unknown = await (accept_suggestions if chosen.accept else unknown_rows)(ledger, name=job)
     if not chosen.is_of_one:
         _show_unknown(unknown, chosen)

@@ -93,6 +93,7 @@ async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinf
 
     Example:  boardclient board show Roadmap --json | jq '.cards[].name'
     """
+    # Imported late: rich takes longer to import than most commands take to run.
     from boardclient.cli import _drawing
 
     board_id = client.board_id()
@@ -100,6 +101,7 @@ async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinf
     if fields is not None:
         shown_lists, shown_cards = [_record(item, _LIST) for item in lists], [_record(card, _CARD, zone) for card in cards]
         show("", {"id": board_id, "lists": shown_lists, "cards": shown_cards}, fields)
+    # A pipe gets lines with tabs, which cut and awk read, and no frames of a width that it does not have.
     elif sys.stdout.isatty():
         _drawing.draw(lists, cards, zone=zone)
     else:
@@ -126,6 +128,7 @@ async def board_name(
     """
     from boardclient.cli._addresses import identifier_in, is_address
 
+    # Only an address needs the service, so that this works without credentials for an identifier.
     if is_address(board_id):
         async with settings.session(settings.credentials()) as session:
             board_id = await identifier_in(board_id, "board", session.boards.lists)
@@ -158,6 +161,7 @@ async def list_archive(client: Client, list_: str = argument("LIST"), yes: bool 
     Args:
         list_: An identifier, or a name with --board.
     """
+    # The prompt names what is archived: a name may be that of another list than the user thinks.
     list_id = await client.list_id(list_)
     client.confirm(f"Archive the list {_shown(list_, list_id)}? The service documents no way to undo this.", yes=yes)
     return _record(await client.session.lists.archive(list_id), _LIST)
@@ -171,7 +175,9 @@ def _note_of_doubt() -> Callable[[Event], None]:
     from boardclient.errors import Effect
     from boardclient.events import BulkProgress, ResponseReceived
 
+    # Progress comes with each reading of the board, and the same words several times say nothing new.
     note_once = functools.cache(note)
+    # With a reference, a call may wait for a card of which it has sent nothing itself.
     causes = ["an earlier call has sent the card"]
 
     def tell(event: Event) -> None:
@@ -221,6 +227,7 @@ async def card_create(
     from boardclient.cli._running import kept_ledger
     from boardclient.models import read_date
 
+    # Checked before anything is sent: a ledger that is not used would be taken for a record of the card.
     if reference is None and ledger is not None:
         raise UsageError("--ledger needs --reference")
     if reference is not None and not client.board_id():
@@ -231,11 +238,13 @@ async def card_create(
         due_at = None if due is None else read_date(due, zone)
     except ValueError as error:
         raise UsageError(f"--due {quoted(due or '')} {error}") from None
+    # After the date, so that a mistake in it costs no request.
     list_id = await client.list_id(list_)
     create = client.session.with_options(observers=[_note_of_doubt()]).cards.create
     place: dict[str, Any] = {"board_id": client.board_id() or None, "reference": reference, "ledger": ledger}
     card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, **place)
     record = _record(card, _CARD, zone)
+    # The card is created, whatever this says: a failure here would let scripts create it again.
     if card.problem is not None:
         record["problem"] = f"the card exists, and can't be read now: {in_words(card.problem)}"
     return record
@@ -286,6 +295,7 @@ def _put(data: bytes, output: Path | None) -> None:
 
     if output is not None:
         try:
+            # In one step: a full disk or a signal leaves the earlier file, and no half one.
             replace_file(output, data)
         except OSError as error:
             raise UsageError(f"can't write {output}: {reason_of(error)}") from None
@@ -353,6 +363,7 @@ async def export(
     if fields is not None and output is None:
         raise UsageError("--json tells what was written to a file: give --output, or use: boardclient board show BOARD --json")
     date_formats = [] if date_format is None else [date_format]
+    # Before the board is read, which may take long, and for nothing.
     check_formats(date_formats, zone)
     board_id = client.board_id()
     cards = await client.session.boards.cards(board_id)
@@ -362,8 +373,10 @@ async def export(
     for card in cards:
         if card.list_id not in archived and (problem := written.add(card)):
             strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
+    # Joined before it is written: a card that can't be written must not leave a file that looks whole.
     data = ("\ufeff" * bom + written.text).encode()
     _put(data, output)
+    # Each card is counted once, so that the sums agree with what the board has.
     left = len(cards) - written.number - len(strays)
     if fields is not None:
         counts = {"cards": written.number, "left_out": len(strays), "archived": left, "shortened": written.shortened}

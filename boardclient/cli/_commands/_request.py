@@ -36,6 +36,7 @@ def _pair(value: str, separator: str = "=") -> tuple[str, str]:
     name, found, text = value.partition(separator)
     if not found or not name.strip():
         raise click.BadParameter(f"it must be a name and a value, such as name{separator}value")
+    # Process lists and shell histories show options to others.
     if name.strip().lower() in _CREDENTIALS:
         raise click.BadParameter(f"{name.strip()} is a credential, which is never an option: the session adds its own")
     return name.strip(), text
@@ -55,6 +56,7 @@ def _field(value: str) -> tuple[str, Any]:
         found = json.loads(text)
     except ValueError:
         return name, text
+    # A text in quotes stays as it was typed: `-F name="7"` reaches this without the quotes of the shell.
     return name, text if isinstance(found, str) else found
 
 
@@ -84,6 +86,7 @@ def _query_of(path: str, base_url: str) -> tuple[str, dict[str, list[str]]]:
         raise UsageError(f"{target.hostname} is not the service's address, {base_url}: --base-url names another one")
     query: dict[str, list[str]] = {}
     for name, value in parse_qsl(target.query, keep_blank_values=True):
+        # By `_pair`, which refuses credentials in the query of an address as it does in options.
         query.setdefault(_pair(f"{name}=")[0], []).append(value)
     return path.partition("#")[0].partition("?")[0], query
 
@@ -94,6 +97,7 @@ def _check_options(client: Client, options: Sequence[tuple[str, object]]) -> Non
     Raises:
         UsageError: one does.
     """
+    # By their values: a credential may be given under any name, or within a longer text.
     kept = [secret for name in ("token", "key") if (secret := client.settings.values.get(name))]
     texts = [text for _, text in options if isinstance(text, str)]
     if any(secret in text for secret in kept for text in texts):
@@ -182,6 +186,7 @@ def _print(response: Response, fields: Sequence[str] | None) -> None:
     try:
         value = response.json()
     except boardclient.DecodeError as error:
+        # The user has asked for JSON, and a script would read anything else as an empty result.
         if fields is not None and response.body:
             raise CommandError(f"status {response.status}, and {error}") from None
         if fields is not None:
@@ -214,5 +219,6 @@ def _chosen(value: Any, fields: Sequence[str]) -> Any:
     missing = [name for name in fields if objects and name not in known]
     if missing:
         raise CommandError(f"the response has no field {quoted(missing[0])}; there are {', '.join(known)}")
+    # One object may lack what others have, but a name that none has is a mistake.
     chosen = [{name: one.get(name) for name in fields} for one in objects]
     return chosen if isinstance(value, list) else chosen[0]

@@ -61,6 +61,7 @@ async def serve(
         if fields is not None:
             show("", service.environment, fields)
         for name, value in service.environment.items() if fields is None else ():
+            # By `print`, not `out`: a shell reads these lines, and escaped characters would be others there.
             print(f"export {name}={shlex.quote(value)}")
         print(end="", flush=True)
         note(f"Serving the members {', '.join(_MEMBERS)} until SIGINT or SIGTERM.")

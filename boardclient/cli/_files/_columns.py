@@ -91,11 +91,13 @@ _ENDS = ("title", "titel", "summary", "subject", "betreff")
 
 
 def _word(name: str) -> str:
+    # A name of signs alone, such as "#", stays: the table has it.
     return re.sub(r"[\W_]+", " ", name).strip().casefold() or name.strip()
 
 
 def _alike(column: str, names: Sequence[str]) -> str | None:
     """Return the name that looks most like one of our columns, or None."""
+    # Reversed, so that of two columns with the same words the first one is suggested.
     words = {_word(name): name for name in reversed(names)}
     found = next((words[look] for look in _LOOKS[column] if look in words), None)
     if found is None and column == "name":
@@ -116,6 +118,7 @@ def column_problems(number: int, named: Sequence[tuple[str, str]], layout: Layou
     """Yield what is wrong with columns, each beside its name in the file. `there` are all names."""
     unknown = [name for column, name in named if column not in IMPORTED]
     columns = Counter(column for column, _ in named)
+    # One message for the worst: without names no row can be read, whatever else is unknown.
     if "name" not in columns and "name" not in layout.columns.values() and (unknown or layout.form == "csv"):
         names = ", ".join(map(quoted, there))
         yield Problem(number, None, f"there is no column name, only {names}; {_advice_on_name(layout, unknown, there)}")
@@ -134,6 +137,7 @@ def _advice_on_name(layout: Layout, unknown: Sequence[str], there: Sequence[str]
     free = [name for name in there if name not in layout.columns]
     if not free:
         return "give --map name=COLUMN for one that is not mapped or skipped"
+    # Names can't be told from cards there, so the advice names a number.
     if not layout.has_header:
         return f"columns have numbers: give for example {_mapped('name', free[0])} --skip '*'"
     title = _alike("name", free)
@@ -149,6 +153,7 @@ def _advice_on_name(layout: Layout, unknown: Sequence[str], there: Sequence[str]
 
 def _fitting(unknown: Sequence[str], taken: Iterable[str | None], layout: Layout) -> str:
     """Return the option that reads one of the unknown columns as one of ours that the file lacks, or ""."""
+    # The list comes first where no --list was given: without it no row can be sent.
     wanted = ("due", "desc", "reference")
     for column in ("list", *wanted) if layout.default_list is None else (*wanted, "list"):
         if column not in taken and (name := _alike(column, unknown)):

@@ -85,6 +85,7 @@ def flaw_of_format(form: str, zone: tzinfo | None = None) -> str | None:
         if directive not in _PARTS:
             return f"{directive} can't be used: {_IN_PLACE_OF.get(directive, 'there are ' + ', '.join(_PARTS))}"
     parts = [_PARTS[directive] for directive in directives]
+    # strptime itself takes a part twice and keeps the last one, in silence.
     for part in parts:
         if parts.count(part) > 1:
             twice = " and ".join(directive for directive in directives if _PARTS[directive] == part)
@@ -95,6 +96,7 @@ def flaw_of_format(form: str, zone: tzinfo | None = None) -> str | None:
 def _flaw_of_date(parts: frozenset[str]) -> str | None:
     if parts in _DATES:
         return None
+    # strptime would take both, and let one of them win.
     if "year" in parts and "day of the year" in parts:
         return "%j is month and day: write %Y and %j alone"
     if parts & _DATES[2]:
@@ -127,6 +129,7 @@ def read_by(text: str, formats: Sequence[str], zone: tzinfo | None) -> datetime:
     Raises:
         ValueError: none reads it, or two of them read it differently, or it is outside of the years 1 to 9999 in UTC.
     """
+    # All forms are tried: two that read a text differently show that nobody can say which date it is.
     found = {form: aware(due, zone) for form in formats if (due := _read(text, form)) is not None}
     if not found:
         raise ValueError(f"is not a date of the form {' or '.join(formats)}")
@@ -156,6 +159,7 @@ def _as_written(due: datetime, form: str) -> str:
     for before, part, behind in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
         if part not in _PARTS:
             pattern += r"\s*".join(map(re.escape, re.split(r"\s+", "%" if part == "%%" else part)))
+        # strptime has read it already, in more forms than a pattern here could list.
         elif part == "%z":
             pattern += ".+"
         elif part in _NUMERIC:
@@ -167,6 +171,7 @@ def _as_written(due: datetime, form: str) -> str:
 
 def _digits(due: datetime, directive: str, *, is_beside: bool) -> str:
     """Return the pattern of the digits that say a part of a date."""
+    # Years before 1000 have fewer digits on some systems: https://bugs.python.org/issue13305.
     digits = due.strftime(directive).zfill(4 if directive in {"%Y", "%G"} else 1)
     if is_beside:
         return digits

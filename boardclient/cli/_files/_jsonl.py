@@ -32,6 +32,7 @@ class _Doubled:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object] | _Doubled:
+    # json keeps the last of two values in silence, and a row would lose one of its texts.
     found = dict(pairs)
     return found if len(found) == len(pairs) else _Doubled(Counter(key for key, _ in pairs).most_common(1)[0][0])
 
@@ -46,6 +47,7 @@ def _json_object(line: str) -> dict[str, object] | str:
     try:
         value = _decode(line)
     except json.JSONDecodeError as error:
+        # A value that continues in the next line is one object over several lines, which needs another advice.
         return _CUT if error.pos >= len(line.rstrip()) else f"is not JSON: {error}"
     except (ValueError, RecursionError) as error:
         return f"is not JSON: {error}"
@@ -63,6 +65,7 @@ def _path_of_rows(value: object) -> str | None:
     """Return where the rows are in the object of another tool's export, as jq names it, or None."""
     if not isinstance(value, dict):
         return None
+    # In the order of the words, not of the keys: "cards" is surer than "items" wherever it stands.
     for key in (key for holder in _HOLDERS for key in value if key.casefold() == holder):
         if isinstance(rows := value[key], list) and all(isinstance(row, dict) for row in rows):
             return f".{key}[]"
@@ -76,6 +79,7 @@ def _path_of_rows(value: object) -> str | None:
 
 def _whole_path(file: BinaryIO, layout: Layout) -> str:
     """Return by which path jq makes rows of a file whose first line is no whole value."""
+    # It is read as a whole only to word an advice, which is not worth gigabytes of memory.
     if os.fstat(file.fileno()).st_size > _LARGEST:
         return ".[]"
     try:
@@ -117,6 +121,7 @@ class _Reader:
 
     def records(self, number: int, value: dict[str, object]) -> Iterator[NumberedCells | Problem]:
         """Yield the record of an object, or what is wrong with it."""
+        # Rows of one export have the same keys, and comparing them is far cheaper than looking for columns.
         problems = [] if [*value] == self._keys else [*self._column_problems(number, value)]
         for column, name in self._columns:
             if column in IMPORTED and not (value[name] is None or isinstance(value[name], str)):

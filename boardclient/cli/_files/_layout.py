@@ -33,6 +33,7 @@ def problem_lines(problems: Iterable[Problem]) -> list[str]:
     """Return a line for all rows with the same error, for the first of these."""
     kinds: dict[tuple[str | None, str], list[Problem]] = {}
     for problem in problems:
+        # By kind: a wrong date format is wrong in each of 50,000 rows, and one line says it.
         kinds.setdefault((problem.column, problem.message), []).append(problem)
     lines = []
     for (column, message), some in kinds.items():
@@ -82,6 +83,7 @@ class Layout:
         if name in self.columns:
             return self.columns[name]
         folded = name.casefold()
+        # `--skip '*'` leaves our own columns, unless another one was mapped to the same: then it is the file's that is left out.
         if "*" in self.columns and (folded in self.columns.values() or folded not in (IMPORTED if self.has_places else COLUMNS)):
             return None
         return folded if folded in IMPORTED else name

@@ -71,6 +71,7 @@ def _kind_of_zip(file: BinaryIO) -> str:
 
     names: list[str] = []
     with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        # Workbooks are zip archives: only the names in them tell one from an archive of CSV files.
         names = zipfile.ZipFile(file).namelist()
     if not names:
         return "a zip archive that can't be read, as damaged workbooks are: save it as CSV"
@@ -85,6 +86,7 @@ def _formed(file: BinaryIO, layout: Layout) -> Layout:
     if _MARKUP.match(first):
         raise UsageError("the file is a page of HTML or XML, not CSV: export or save it as CSV; nothing was sent")
     is_told = layout.delimiter is not None or not layout.has_header
+    # An option that is for CSV alone makes a brace at the beginning a cell, unless it really is an object.
     if _is_object(first) if is_told else first.lstrip().startswith(("{", "[")):
         if is_told:
             raise UsageError("--delimiter and --no-header are for CSV: the file is JSON Lines, whose rows name their columns")

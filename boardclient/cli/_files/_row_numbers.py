@@ -32,6 +32,7 @@ class RowNumbers:
 
     def add(self, number: int) -> None:
         """Add the number of the next row."""
+        # Only where the row does not simply follow: a file of a million rows without gaps takes one pair.
         if not self.starts or number - self.count != self.starts[-1][1] - self.starts[-1][0]:
             self.starts.append((self.count, number))
         self.count += 1
@@ -49,6 +50,7 @@ class RowNumbers:
     @classmethod
     def read(cls, journal: Path) -> RowNumbers | None:
         """Return the numbers that are kept beside a journal, or None."""
+        # Anything may be in a file beside the journal. Without numbers a row is named by its position, and nothing is lost.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             kept = json.loads(_path(journal).read_bytes())
             return cls([(int(position), int(number)) for position, number in kept["starts"]], int(kept["count"]))
