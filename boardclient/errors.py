@@ -123,6 +123,7 @@ class ShownRequest(NamedTuple):
         if self.body is not None:
             parts.append("-H 'Content-Type: application/json'")
         if self.body is not None and self.is_in_body:
+            # The credentials come first in the object, where they need no parser: the rest follows them as it is.
             rest = self.body[1:].lstrip()
             comma = "" if rest == "}" else ","
             key = quote('{"key":"') + f'"{_KEY}"' + quote('","token":"')
@@ -132,6 +133,7 @@ class ShownRequest(NamedTuple):
             option = "data-urlencode" if self.body is None else "url-query"
             fields = [f'"key={_KEY}"'] * self.has_key + [f'"token={_TOKEN}"']
             escape = rf"""sed 's/[\\"]/\\&/g; s/.*/{option} = "&"/'"""
+            # A file of options on standard input: what stands there is in no list of processes.
             source = rf"printf '%s\n' {' '.join(fields)} | {escape}"
             parts += ["-G"] if self.body is None else [f"--data-binary {quote(self.body)}"]
             parts.append("-K -")
@@ -193,6 +195,7 @@ class BoardClientError(Exception):
         return f"{type(self).__name__}({self.message!r}, effect={self.effect.name}, attempts={len(self.attempts)})"
 
     def __reduce__(self) -> tuple[object, ...]:
+        # Not by `__init__`, whose arguments differ: an error of a worker process must arrive as what it was.
         return _restore, (type(self), self.args, self.__dict__.copy())
 
     def __copy__(self) -> Self:
@@ -205,6 +208,7 @@ class BoardClientError(Exception):
 
 def _restore(cls: type[_Error], args: tuple[object, ...], state: dict[str, object]) -> _Error:
     """Rebuild a pickled or copied error without running its `__init__`."""
+    # `BaseException.__new__` keeps the arguments that `str` and tracebacks show.
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)

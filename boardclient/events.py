@@ -149,6 +149,7 @@ class BulkProgress:
     @property
     def remaining_seconds(self) -> float | None:
         """Estimate the seconds that remain. None if the total or the rate is not known."""
+        # Before the first card nothing says how fast the run is, and zero would promise that it is over.
         if self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
@@ -165,6 +166,7 @@ class BulkProgress:
         what = f"for {rows if self.in_doubt else 'cards that are not listed yet'}"
         if self.wait_ends_at is None:
             return f"waiting {what}" if self.phase == "waiting" else self.phase
+        # Local, since a person compares it with the clock on the wall.
         until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
         return f"{until}{_PAUSES[self.waiting_for]}" if self.waiting_for in _PAUSES else f"{until} {what}"
 

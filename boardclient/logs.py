@@ -25,6 +25,7 @@ def _escaped(text: str) -> str:
 
 def _keep_in_one_line(record: logging.LogRecord) -> bool:
     """Escape line breaks of what comes from outside: they would forge records."""
+    # In a filter of the logger, so that each handler gets the safe text, whatever it writes to.
     message = record.getMessage()
     if not message.isprintable():
         record.msg, record.args = _escaped(message), None
@@ -43,6 +44,7 @@ class _LastResort(logging.Handler):
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
+        # At each record: an application may configure logging after this module was imported.
         shows = [*self._logger.handlers, *_root.handlers, *logging.getLogger().handlers]
         if logging.lastResort is not None and not any(type(one) not in {logging.NullHandler, _LastResort} for one in shows):
             logging.lastResort.handle(record)
@@ -83,6 +85,7 @@ def log_to_stderr(level: Literal["debug", "info"] = "info") -> None:
     if level not in _LEVELS:
         raise ValueError('the log level must be "debug" or "info"')
     _root.setLevel(_LEVELS[level])
+    # A second call only changes the level: two handlers would write each line twice.
     if not any(isinstance(handler, _StderrHandler) for handler in _root.handlers):
         _root.addHandler(_StderrHandler())
 

@@ -235,10 +235,12 @@ class Cards(_Resource):
         if reference is not None or ledger is not None:
             return await self._create_once(draft, board_id, reference, ledger, unknown, (settle, patience), probe=probe)
         from boardclient.bulk._run import make_options
+        # Imported where they are used: few calls look for their card, and the engine of bulk runs is a third of the package.
         from boardclient.bulk._single import create_card
 
         options = make_options(
             self._pipeline,
+            # One row, so that what holds for lost rows of a run holds for a single card, without a second mechanism.
             concurrency=1,
             journal=None,
             board_id=board_id,
@@ -246,6 +248,7 @@ class Cards(_Resource):
             marker=None,
             settle=settle,
             probe=probe,
+            # A call returns to its caller, who can send the user to the sign-in. A run would wait.
             waits_for_consent=False,
             patience=patience,
         )
@@ -262,8 +265,10 @@ class Cards(_Resource):
         *,
         probe: bool,
     ) -> Card:
+        # All three or none: a reference without a place to keep it would be forgotten, and without a board not looked for.
         if reference is None or ledger is None or board_id is None or unknown == "report":
             raise ValueError('reference, ledger and board_id go together, and not with unknown="report"')
+        # Imported here, since it opens a database, which most programs never do.
         from boardclient.distributed._references import create_once
 
         return await create_once(self._pipeline, draft, board_id, reference, ledger, times, probe=probe)
@@ -431,9 +436,11 @@ class Cards(_Resource):
             JournalError: there is no journal, it is in use or can't be read, names no board, or is that of another service.
             BoardClientError: the board could not be read.
         """
+        # Few programs undo.
         from boardclient.bulk.undo import Undo
 
         undo = Undo(self._pipeline, journal)
+        # Here and not in the constructor, which can't await: nobody gets an undo that has compared nothing.
         await undo._prepare()
         return undo
 

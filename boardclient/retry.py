@@ -118,8 +118,10 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
     def __call__(self, retry_state: RetryCallState) -> bool:
         """Pay for the retry. Return True, to stop, if the bucket holds too few tokens."""
         payments, number = _payments(retry_state), retry_state.attempt_number
+        # A stop of several parts may ask each part more than once for the same attempt.
         if self in payments and payments[self].attempt == number:
             return False
+        # A 429 costs less: the service works, and says itself how much it takes.
         cost = self._throttled if is_throttling(_failure(retry_state)) else self._transport
         if cost > self.tokens:
             return True
@@ -218,6 +220,7 @@ class Policy:
         if not isinstance(retrying, AsyncRetrying):
             raise TypeError(f"retry must be a tenacity.AsyncRetrying or None, not {type(retrying).__name__}")
         try:
+            # Tried once here, so that a subclass that can't be copied fails where it is given, and not in some call.
             retrying.copy()
         except Exception as error:
             why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
@@ -249,12 +252,14 @@ class Policy:
         retrying = self._retrying.copy()
         retrying.begin()
         state = RetryCallState(retrying, _named(name), (), {})
+        # The first attempt was made before tenacity knew of the call, and `stop_after_delay` counts from its beginning.
         state.start_time -= seconds
         if first is not None:
             _record(state, first)
         try:
             return await self._loop(retrying, state, attempt, may_pause)
         except tenacity.RetryError as error:
+            # A subclass is the application's own, which `retry_error_cls` names: it is what the caller wants to catch.
             if type(error) is not tenacity.RetryError:
                 raise
         finally:

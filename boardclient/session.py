@@ -137,6 +137,7 @@ class AsyncSession:
         max_answer_bytes: int = 256 * 2**20,
     ) -> None:
         check_headers({} if headers is None else headers, "headers", REFUSED_HEADERS)
+        # Checked before anything is opened, so that a refused option leaves nothing to close.
         settings = TransportSettings(
             max_connections=max_connections,
             trust_env=trust_env,
@@ -147,6 +148,7 @@ class AsyncSession:
             allow_insecure=allow_insecure,
             max_answer_bytes=max_answer_bytes,
         )
+        # They would be ignored in silence, and a certificate that is not checked as asked must not go unnoticed.
         if http is not None and any(getattr(settings, name) != _DEFAULTS[name] for name in _OF_POOL):
             raise ValueError("max_connections, trust_env, ssl and proxy are the lent session's own: they don't go with http=")
         if credentials_in not in {"body", "query"}:
@@ -276,6 +278,7 @@ class AsyncSession:
         return self._view(**given)
 
     def _view(self, **changes: Any) -> AsyncSession:
+        # Not by `__init__`, which checks and makes a pool: a web application makes a view for each request.
         view = AsyncSession.__new__(AsyncSession)
         view._parts, view._owns_parts = self._parts, False
         view._pipeline = attrs.evolve(self._pipeline, **changes)
@@ -312,6 +315,7 @@ class AsyncSession:
         from boardclient.bulk._run import check_count
 
         check_count(concurrency, "concurrency")
+        # Here, since a generator runs no line before it is asked for its first result.
         check_mapped(function, items)
         return MapResults(map_calls(self._pipeline, function, items, concurrency))
 
@@ -328,6 +332,7 @@ class AsyncSession:
             BoardClientError: the call failed.
         """
         began = time.perf_counter()
+        # Without the policy, whose pauses would be measured as the service's time.
         await self.with_options(retry=None).members.me()
         return time.perf_counter() - began
 

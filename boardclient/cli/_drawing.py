@@ -150,7 +150,7 @@ class ProgressView:
         now = time.monotonic()
         if self._has_bar:
             shown = "stopping (a second signal stops at once)" if stopping else phase
-            # Results come by the thousand in a second, and drawing each would take longer than its request.
+            # Results come by the thousand in a second, and drawing each of them would slow the run down.
             if shown != self._drawn[1] or now - self._drawn[0] >= _BAR_SECONDS or progress.done == self._total:
                 self._drawn = now, shown
                 self._bar.update(self._task, description=shown, completed=progress.done, pace=_pace_of(progress))

@@ -120,6 +120,7 @@ class Pace:
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers)
+        # Only here can a clock be given, since the workers have measured on theirs: two clocks can't be compared.
         pace._clock = clock
         pace._permits = permits = Permits.begin(None, workers, concurrency)
         evidence = Evidence()
@@ -192,9 +193,11 @@ class Pace:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        # Tests and scripts run one event loop after another, and a timer of a loop that is closed never fires.
         if loop is not self._loop:
             self._move(loop)
         now = self._clock()
+        # Nobody waits and nothing has to: as most attempts, without a future and a turn of the loop.
         if not self._waiters and self._permits.next_start() <= now:
             attempt = self._permits.start(now)
         else:
@@ -213,6 +216,7 @@ class Pace:
         attempt = self._entered.pop(task, None)
         if attempt is None:
             raise RuntimeError("a Pace must be left by the task that entered it")
+        # A task may be inside twice, such as by a bulk run and a session with the same pace.
         if attempt.outer is not None:
             self._entered[task] = attempt.outer
         self._permits.end(attempt)
@@ -253,6 +257,7 @@ class Pace:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
+                # It was granted and then cancelled, before it ran: without this its place would be lost for ever.
                 self._permits.cancel(waiter.result())
             self._grant_permits()
             raise

@@ -46,6 +46,7 @@ class Evidence:
 
     def begin_again(self, serial: int, now: float) -> None:
         """Begin another measurement after a rest, since a time without attempts says nothing about a limit."""
+        # The last few only: an older measurement says little of a limit that may have changed, and memory stays flat.
         self._begun = [*(mark for mark in self._begun[-7:] if mark.serial < serial), Mark(serial, now, self.refused)]
 
     def skip(self, seconds: float) -> None:
@@ -63,6 +64,7 @@ class Evidence:
     def add_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
         """Add a refused attempt. A usual refusal does not show that the limit was reached."""
         self.refused += 1
+        # Responses come in any order: one that was started earlier shows no later exhaustion.
         if not is_usual and serial > self.anchor.serial:
             self.anchor = Mark(serial, started_at, self.refused)
 
@@ -101,6 +103,7 @@ class Usual:
         self._credit += max(_RARE, EXCESS * self.share) * (serial - self._serial)
         most = _CREDIT if self.share else _TOLERATED
         if self._credit >= most:
+            # Full credit is where counting begins: refusals before it are forgiven, or they would add up over days.
             self._credit, self._full, self.refused = most, serial - 1, 0
         self._serial = serial
         self._credit -= 1

@@ -61,6 +61,7 @@ _LONGEST_TRIAL: Final = 300
 
 def _climb(rate: float, speed: float, step: float) -> float:
     """Return a rate after exponential growth for `step` seconds."""
+    # Bounded: after a pause of minutes `exp` would overflow, and one step must not be a jump to any rate.
     return min(HIGHEST, rate * math.exp(min(3.0, speed * step)))
 
 
@@ -95,6 +96,7 @@ class Approach:
         self.patience -= step
         if self.patience > 0:
             return rate
+        # Above what was refused before, the limit has risen, and nobody knows how far.
         if rate > self.refused_rate:
             self.speed += 0.05 * step
             return _climb(rate, self.speed, step)
@@ -153,6 +155,7 @@ class AtATime:
         if self.concurrency < self.number:
             self.concurrency = min(self.number, self.concurrency + 1)
         elif in_flight >= self.number:
+            # Only with as many in flight as may be: a number that is not used is not proven.
             self.accepted += 1
             if self.accepted >= self.number > self.seen:
                 self.seen, self.least = self.number, _LEAST_PROVEN
@@ -170,6 +173,7 @@ class AtATime:
         if not is_late:
             if self.was_lowered and self.accepted < self.number:
                 return "a rate"
+            # A small number that was accepted for long is not suddenly too large: another limit has refused it.
             if self.number < _FEW and self.accepted >= self._proving and self.concurrency >= self.number:
                 return "another cause"
             if self.is_bounded:
@@ -208,6 +212,7 @@ class Trial:
         expected = min(_LONGEST_TRIAL, _TRIAL_REFUSALS / self.share, _TRIAL_SECONDS * self.accepted)
         if self.refused < _TRIAL_REFUSALS and count < max(_SHORTEST_TRIAL, expected):
             return None
+        # One refusal in a trial may be chance, and a share of it would hide a limit that is reached later.
         return min(EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
 

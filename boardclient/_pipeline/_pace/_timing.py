@@ -113,6 +113,7 @@ class Latency:
             # At the beginning, and after a time without responses, a round begins with its first response.
             self._total, self._count, self._started_at = 0.0, 0, now
         elif self._is_idle and self._count:
+            # The time in which nothing was in flight is left out, or a lone caller would look like a slow service.
             self._started_at += since_last
         self._added_at, self._is_idle = now, False
         self._total += seconds
@@ -125,6 +126,7 @@ class Latency:
         base = self.base
         self._closes_at = now + _ROUND_SECONDS
         if base is None or self._is_new_base or mean < base:
+            # Half of the way: one fast round among many may be chance, such as responses from a cache.
             self.base = mean if base is None or self._is_new_base else (base + mean) / 2
             self._is_new_base, self._slow_since = False, None
         elif mean < _QUEUED * base + 0.005:

@@ -93,7 +93,7 @@ async def board_show(client: Client, fields: tuple[str, ...] | None, zone: tzinf
 
     Example:  boardclient board show Roadmap --json | jq '.cards[].name'
     """
-    # Imported late: rich takes longer to import than most commands take to run.
+    # Imported late: rich takes a while, and most commands draw nothing.
     from boardclient.cli import _drawing
 
     board_id = client.board_id()

@@ -56,7 +56,7 @@ def _field(value: str) -> tuple[str, Any]:
         found = json.loads(text)
     except ValueError:
         return name, text
-    # A text in quotes stays as it was typed: `-F name="7"` reaches this without the quotes of the shell.
+    # A JSON string stays as it was typed, with its quotes: texts need none here.
     return name, text if isinstance(found, str) else found
 
 

@@ -85,7 +85,7 @@ def flaw_of_format(form: str, zone: tzinfo | None = None) -> str | None:
         if directive not in _PARTS:
             return f"{directive} can't be used: {_IN_PLACE_OF.get(directive, 'there are ' + ', '.join(_PARTS))}"
     parts = [_PARTS[directive] for directive in directives]
-    # strptime itself takes a part twice and keeps the last one, in silence.
+    # Of two that say the same, such as %m and %b, strptime keeps one in silence. One twice is an error of `re` there.
     for part in parts:
         if parts.count(part) > 1:
             twice = " and ".join(directive for directive in directives if _PARTS[directive] == part)
