@@ -234,8 +234,8 @@ class Cards(_Resource):
         draft = CardDraft(name, list_id, desc, due, pos)
         if reference is not None or ledger is not None:
             return await self._create_once(draft, board_id, reference, ledger, unknown, (settle, patience), probe=probe)
+        # Imported where they are used: few calls look for their card, and bulk runs are a fifth of the package.
         from boardclient.bulk._run import make_options
-        # Imported where they are used: few calls look for their card, and the engine of bulk runs is a third of the package.
         from boardclient.bulk._single import create_card
 
         options = make_options(
