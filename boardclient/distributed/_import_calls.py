@@ -68,9 +68,11 @@ async def import_part(
         ConsentRequired: the account's user has to sign in. The part is released, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
+    # Checked before the ledger is opened: a mistake must not leave a lease behind.
     options = WorkOptions(concurrency, lease, patience, on_progress, probe)
     if not isinstance(part, int):
         raise TypeError(f"part must be a number, not {type(part).__name__}")
+    # True equals 1, and would be taken for the second part.
     if isinstance(part, bool) or part not in {CLOSING, *check_job(job).parts}:
         raise JournalError(f"the job {job.name!r} has no part {part}")
     async with _task(job, session, options) as task:
@@ -178,12 +180,14 @@ async def run_batch(
     With `settles`, rows in doubt of this batch are settled. With `explains`, the errors of unknown rows say how that is done.
     """
     drafts = check_rows(rows)
+    # Before anything is opened as well, and over checked drafts, so that mappings and drafts have the same digest.
     name = key_of(drafts) if key is None else check_text(key, "key")
     async with _task(job, session, options) as task:
         if not drafts:
             return BulkReport(), []
         batch = await task.store(name, drafts)
         report, results = await task.complete(batch, drafts, settles=settles)
+        # Only then are positions needed, which cost a reading of all parts.
         if explains and report.unknown:
             firsts = await firsts_of(task.database, task.stored.job)
             explain_all(results, job, lambda index: firsts[batch.rows[index].part] + batch.rows[index].seq % PLACES)
@@ -211,6 +215,7 @@ async def reconcile(job: Job, *, session: AsyncSession | None = None, probe: boo
         BoardClientError: the board could not be read, or a run ended early. Another call continues.
     """
     async with _task(job, session, WorkOptions(probe=probe)) as task:
+        # First: a ledger that is an older copy would send rows again whose cards exist.
         await task.check_recorded()
         await task.complete_abandoned()
         settled = await task.close()

@@ -118,10 +118,13 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     counts = {name: int(getattr(found, name)) for name in ("done", "failed", "in_doubt")}
     for of_part in open_parts.values():
         for state, number in of_part.items():
+            # A part that is open has no stored counts: its rows are counted as they are.
             counts[state] += number
     audit, audit_error, probes = _audit_of(audits)
     seconds = max(0.0, float(found.ended_at) - max(float(found.began_at), planned_at))
+    # A job that rests for days between its runs has no rate in wall time, so the time of its runs counts.
     seconds = float(found.seconds) if seconds > _LONGEST_SECONDS else seconds
+    # Never below zero: a row that was done then may have been resolved otherwise since.
     created = max(0, counts["done"] - already)
     return BulkReport(
         created=created,
@@ -259,11 +262,13 @@ async def of_ledger(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Data
             raise ValueError("no job was given")
         ledger, wanted = given[0].ledger, [job.name for job in given]
     place = checked_location(ledger)
+    # SQLite would make an empty file of that name, and say that it has no such table.
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")
     async with contextlib.aclosing(Database(place, is_known=is_known)) as database:
         await database.check(LEDGER)
         names = {row.name: int(row.job) for row in await database.read("SELECT name, job FROM boardclient_jobs ORDER BY job")}
+        # The message names the jobs that there are: most often the name is mistyped.
         for one in set(wanted).difference(names):
             raise JournalError(f"the ledger {place} has no job {one!r}, but {', '.join(map(repr, names)) or 'none'}")
         yield database, {one: names[one] for one in wanted or names}
@@ -298,6 +303,7 @@ async def results(job: Job, *, is_problem: bool = False) -> AsyncGenerator[CardR
     """
     async with of_ledger(check_job(job), None) as (database, names):
         async for index, row in _rows(database, names[job.name], is_problem=is_problem):
+            # What was done before this plan was made is "already", whichever worker did it.
             is_earlier = row.state == "done" and row.at is not None and row.at < job.planned_at
             result = result_of(index, row.draft, row, is_earlier=is_earlier)
             if result.state == "unknown" and result.error is not None:
@@ -313,6 +319,7 @@ async def _rows(database: Database, job: int, *, is_problem: bool) -> AsyncGener
             yield firsts[row.part] + row.seq % PLACES, row
         return
     after = -1
+    # In pages, each in a transaction of its own: a loop that sends mails for each row must not keep a table locked.
     while page := await database.query(lambda connection: page_of(connection, job, _WITH_RESULT, after)):  # noqa: B023 -- awaited
         for row in page:
             yield firsts[row.part] + row.seq % PLACES, row
@@ -420,12 +427,14 @@ async def resolve(
     told = check_told(row, card_id, absent=absent)
     async with of_ledger(ledger, name) as (database, names):
         job = _only(names)
+        # Only positions need it, and it reads all parts.
         firsts = await firsts_of(database, job) if isinstance(row, int) else {}
 
         def resolve(connection: Connection) -> bool:
             found = _found(connection, job, row, firsts)
             if found is None:
                 raise JournalError(f"the ledger {database.where} has no row {row!r} that was sent")
+            # The same again is no error: a person repeats a command line whose output was lost.
             if found.outcome == told:
                 return False
             if (refusal := why_not_settled(connection, job, row, found, told, is_journal=False)) is not None:
@@ -435,6 +444,7 @@ async def resolve(
                 raise JournalError(f"a worker has the row {row!r}, or its job is drained: try again later")
             settle(connection, job, found, told, connection.now())
             close_part(connection, found.part)
+            # The audit was made before this was said, and would contradict it.
             connection.run("UPDATE boardclient_jobs SET audit = NULL WHERE job = ?", job)
             lease.end(connection)
             return True

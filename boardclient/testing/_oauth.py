@@ -126,6 +126,7 @@ def names_of(values: Iterable[str]) -> list[str]:
         TypeError: it is one name, or something in it is none.
     """
     names = [*values]
+    # A single text is an iterable of names as well, each of one letter.
     if isinstance(values, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"expected a list of names, not {values!r}")
     return names
@@ -227,6 +228,7 @@ class Grants:
     def expire_tokens(self) -> None:
         """Make every token that was issued so far expire."""
         for token in list(self.tokens.values()):
+            # Kept, not removed: the service still knows whose it was, and says that it has expired.
             self.tokens[token.value] = attrs.evolve(token, expires_at=float("-inf"))
 
     def authenticate(self, query: Mapping[str, str], body: object, *, write: bool) -> Member:
@@ -237,6 +239,7 @@ class Grants:
         """
         fields = body if isinstance(body, dict) else {}
         key = query.get("key", fields.get("key"))
+        # A token in the body counts only beside a key (interface 5.5).
         value = query.get("token", fields.get("token") if key is not None else None)
         token = self.tokens.get(value) if isinstance(value, str) else None
         if token is None or (key is not None and key != self.key):
@@ -265,10 +268,12 @@ class Grants:
             raise Refused(400, "the client identifier or secret is invalid", "invalid_client")
         if given["redirect_uri"] != self.redirect_uri:
             raise Refused(400, "the redirect URI is not the registered one", "invalid_grant")
+        # Taken before it is checked further: a code is good for one try, also for a wrong one (RFC 6749, section 4.1.2).
         code = self._codes.pop(given["code"], None)
         if code is None or self.clock() >= code.expires_at:
             raise Refused(400, "the code is invalid, used or expired", "invalid_grant")
         verifier = text_of(fields, "code_verifier")
+        # Both ways: a verifier without a challenge shows a client that has mixed up two sign-ins.
         if code.challenge != (None if verifier is None else challenge_of(verifier)):
             raise Refused(400, "the code verifier is missing or does not match the code", "invalid_grant")
         token = self.issue_token(scopes=code.scopes, member=code.member_id)

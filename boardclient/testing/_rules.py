@@ -184,6 +184,7 @@ def _position(fields: Fields) -> str | float:
     if value in (None, "top", "bottom"):
         return "bottom" if value is None else str(value)
     try:
+        # A bool is an int in Python, and JSON's true is no position.
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
@@ -204,6 +205,7 @@ def _is_date_time(text: str) -> bool:
         datetime.fromisoformat(text)
     except ValueError:
         return False
+    # `fromisoformat` takes any character between date and time, and the interface only the T.
     return "T" in text or len(text) <= len("2027-01-02")
 
 
@@ -285,6 +287,7 @@ class BoardRules(Grants):
         named = {title: names_of(lists[title]) for title in names_of(lists)}
         board = BoardRecord(id=self._new_id(), name=name)
         self.boards[board.id] = board
+        # After all names are checked, so that a mistake leaves no half board behind.
         added = {title: self._add_list(board, title, "bottom") for title in named}
         cards = {text: self._add_card(added[title], text).id for title, texts in named.items() for text in texts}
         return SeededBoard(board.id, name, self.board_url(board.id), {title: made.id for title, made in added.items()}, cards)
@@ -340,6 +343,7 @@ class BoardRules(Grants):
                 value = required(fields, "value")
                 if not value:
                     raise Refused(400, "value is missing")
+                # Labels themselves have no operation in the interface, so any identifier counts as one.
                 card.labels.append(value)
                 return [*card.labels]
             case "cards.delete":
@@ -373,6 +377,7 @@ class BoardRules(Grants):
         name, list_id, desc = required(fields, "name"), required(fields, "idList"), text_of(fields, "desc")
         due, pos, card_list = _due(fields), _position(fields), self._list(list_id)
         card = self._add_card(card_list, name, "" if desc is None else desc, due, pos)
+        # Less than a read shows, as the interface's own example does: a client must not rely on the rest.
         return card.face(self.address)
 
     def _add_card(

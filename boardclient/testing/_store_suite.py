@@ -68,6 +68,7 @@ class _AtService:
         """Publish a token, and return it as the store keeps it."""
         stored = await self.publish(account, token, after)
         # The token is not shown: a wrong store may return one of the application.
+        # Larger, not by one: a store may count generations for all accounts together.
         is_kept = isinstance(stored, StoredToken) and stored.token == token and stored.generation > after
         _expect(f"whether publish after {after} to {account!r} returned {token!r} under a larger generation", is_kept, True)
         assert stored is not None  # noqa: S101 -- for type checkers
@@ -82,12 +83,14 @@ def _in_a_loop(body: _Body) -> Callable[[TokenStoreSuite], None]:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(suite._with_store(body))
 
+    # pytest collects by the name, and shows the sentence of the docstring.
     test.__name__, test.__qualname__, test.__doc__ = body.__name__, body.__qualname__, body.__doc__
     return test
 
 
 def _expect(what: str, found: object, expected: object) -> None:
     if found != expected:
+        # By hand: pytest rewrites `assert` only in test files and plugins, and this module is neither.
         raise AssertionError(f"{what}: expected {expected!r}, not {found!r}")
 
 
@@ -136,6 +139,7 @@ class TokenStoreSuite:
         for when in ("of an unknown account", "of an account with nothing but a lease"):
             _expect(f"read {when}", await store.read("a"), None)
             _expect(f"generation {when}", await store.generation("a"), 0)
+            # A lease makes a record in most stores, which must not be taken for a token.
             await store.lease("a", "x", self.lease_seconds)
 
     @_in_a_loop
@@ -155,6 +159,7 @@ class TokenStoreSuite:
         _expect("read after that", await store.read("a"), None)
         first = await store.kept("a", Token("first"), 0)
         second = await store.kept("a", Token("second"), first.generation)
+        # Also numbers that were never given: a store that compares by "less than" takes one of them.
         for after in (0, 1, first.generation, second.generation + 1, 2 * second.generation, -1):
             _expect(f"publish after {after} onto {second.generation}", await store.publish("a", Token("other"), after), None)
             _expect(f"whether the second token is read after that ({after})", await store.read("a") == second, True)
@@ -190,6 +195,7 @@ class TokenStoreSuite:
         await store.delete("a")
         second_deletion = await store.generation("a")
         _expect("whether a deletion raises the generation", second_deletion > first.generation, True)
+        # Each is what a worker may have read before the sign-out, whose token must not come back after it.
         for after in (0, deletion, first.generation):
             _expect(f"late publish after {after}", await store.publish("a", Token("late"), after), None)
             _expect("read after that", await store.read("a"), None)
@@ -204,6 +210,7 @@ class TokenStoreSuite:
         """A store that begins anew, as after a restart or without its file, repeats no generation: sign-outs stay."""
         first = await store.kept("a", Token("first"), 0)
         await store.delete("a")
+        # It stands for a restart, or a file that was deleted: clients may still hold what the first one gave them.
         anew = await self.make_store()
         try:
             again = await _AtService(anew).kept("a", Token("second"), await _AtService(anew).generation("a"))
@@ -219,6 +226,7 @@ class TokenStoreSuite:
         kept = []
         for number, at in enumerate(services):
             _expect(f"read at {at.service!r} before", await at.read("a"), None)
+            # Much longer than the test takes, since a lease that ends would make the last check pass by itself.
             leased = await at.lease("a", f"holder {number}", 60 * self.lease_seconds)
             _expect(f"lease at {at.service!r}", leased.state, "granted")
             kept.append(await at.kept("a", Token(f"token {number}"), 0))

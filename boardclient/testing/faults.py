@@ -48,6 +48,7 @@ class Stage:
     def commit(self) -> Answer:
         """Carry out the request, and return its response. Calling it again changes nothing."""
         if self._outcome is None:
+            # Once, whatever a fault does with the response: a card that was created twice would be the fault's own.
             self._outcome = self.commit_with()
         return self._outcome
 

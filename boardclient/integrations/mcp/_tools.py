@@ -52,6 +52,7 @@ class Tool:
     def description(self, zone: str) -> Description:
         """Return what a client may know of the tool before it calls it. What replaces or removes something is destructive."""
         schema = arguments.schema_of(self.parameters)
+        # The zone is known only when the server is made, and a model must not guess it.
         for one in schema["properties"].values():
             one["description"] = one["description"].format(zone=zone)
         return Description(
@@ -61,6 +62,7 @@ class Tool:
             output_schema=output_schema(**self.output),
             annotations=ToolAnnotations(
                 read_only_hint=self.advice.is_reading,
+                # By the method: what PUT replaces is gone as well, and hosts ask users before such calls.
                 destructive_hint=self.operation.method in {"PUT", "DELETE"},
                 idempotent_hint=self.advice.can_repeat,
                 open_world_hint=True,
@@ -70,6 +72,7 @@ class Tool:
 
 def _shown(card: Card, fields: Iterable[str]) -> Result:
     values = card.to_dict()
+    # Without nulls: each costs a model tokens, and says only that the service shows no such field.
     return {name: values[name] for name in fields if values[name] is not None}
 
 
@@ -83,6 +86,7 @@ class Work:
 
     async def me(self) -> Result:
         member = await self.session.members.me()
+        # All that the service shows: the interface documents no name, and a model has no other way to say who it is.
         return done(member={"id": member.id, **member.extra})
 
     async def board_lists(self, board_id: str) -> Result:
@@ -92,16 +96,19 @@ class Work:
     async def board_cards(
         self, board_id: str, list_id: str | None = None, text: str = "", fields: list[str] | None = None, limit: int = _MOST_CARDS
     ) -> Result:
+        # Here and not by the service, which has no such filter (interface 4.4).
         cards = [card for card in await self.session.boards.cards(board_id) if list_id in (None, card.list_id)]
         if list_id is not None and not cards and list_id not in [one.id for one in await self.session.boards.lists(board_id)]:
             raise BoardClientError(f"the list {list_id} is not on the board {board_id}")
         cards = [card for card in cards if text.casefold() in (card.name or "").casefold()]
+        # Few fields and cards by default: a board of a thousand cards would fill the context of a model.
         some = [_shown(card, fields or _FEW) for card in cards[:limit]]
         more = f"There are {len(cards) - len(some)} more: filter, or raise limit." if len(some) < len(cards) else ""
         return done(more, cards=some, total=len(cards))
 
     async def get_card(self, card_id: str) -> Result:
         card = await self.session.cards.get(card_id)
+        # Only for a single card: labels and members are in no documented field, and lists of them would be long.
         return done(card={**_shown(card, arguments.FIELDS), "extra": dict(card.extra)})
 
     async def create_card(
@@ -127,6 +134,7 @@ class Work:
             settle=self.settle,
             probe=True,
         )
+        # No error, although it can't be read: an agent that gets one would create the card again.
         if card.problem is None:
             return done(card=_shown(card, arguments.FIELDS))
         why = "The card of this reference exists, but can't be read now: its other fields are not known. Do not create another."
