@@ -17,9 +17,8 @@ from boardclient._interface._responses import is_throttling, status_of
 from boardclient._pipeline._calls import PACED, CallContext
 from boardclient._pipeline._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._engine._concurrency import Concurrency
+from boardclient.bulk._concurrency import PATIENCE_SECONDS, Concurrency
 from boardclient.bulk._engine._source import open_source
-from boardclient.bulk._hold import PATIENCE_SECONDS
 from boardclient.errors import ApiError
 
 T = TypeVar("T")

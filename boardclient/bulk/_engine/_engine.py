@@ -15,11 +15,10 @@ from typing import Any, Final
 from boardclient._base._guards import wait_to_end
 from boardclient._interface._responses import ends_run
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._engine._concurrency import Turns
+from boardclient.bulk._concurrency import Hold, Turns
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
 from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
-from boardclient.bulk._hold import Hold
 from boardclient.bulk._ledger import Ledger, UnrecordedError
 from boardclient.bulk._proof._board import NO_BOARD, RunBoard
 from boardclient.bulk._proof._reconciler import Reconciler, RowFinding

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import attrs
 
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient.bulk._engine._concurrency import Turns
+from boardclient.bulk._concurrency import Turns
 from boardclient.bulk._engine._source import AsyncSource, SyncSource
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import ADMISSION, LIVES, MOST_SENDS, Event, Life, Outcome, Row, State, Unknown

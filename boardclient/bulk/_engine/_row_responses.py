@@ -17,9 +17,9 @@ import attrs
 from boardclient._interface._responses import add_words, is_throttling, moment_in
 from boardclient._pipeline._calls import CallOptions, CallWithdrawn
 from boardclient._transport._values import UsedConnection
+from boardclient.bulk._concurrency import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._content import Content, normal
 from boardclient.bulk._engine._places import Lives, Shared
-from boardclient.bulk._hold import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._life import MOST_SENDS, Event, Row
 from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.errors import BoardClientError, ConsentRequired, DecodeError, Effect, InvalidIdentifierError

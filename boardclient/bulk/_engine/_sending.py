@@ -12,7 +12,7 @@ from boardclient._base._guards import GuardedLimiter
 from boardclient._interface import _operations as operations
 from boardclient._pipeline._calls import CallOptions
 from boardclient._transport._order import WriteOrder
-from boardclient.bulk._engine._concurrency import Turn
+from boardclient.bulk._concurrency import Turn
 from boardclient.bulk._engine._places import Lives, Shared
 from boardclient.bulk._engine._row_responses import CREATE, Responses
 from boardclient.bulk._engine._source import AsyncSource

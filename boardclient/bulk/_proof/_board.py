@@ -19,8 +19,8 @@ from boardclient._interface._responses import ends_run, is_throttling
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._transport._values import UsedConnection
+from boardclient.bulk._concurrency import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._content import FIELDS, IdSet, shown_fields
-from boardclient.bulk._hold import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Extent, Row
 from boardclient.errors import (
