@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -57,11 +58,18 @@ class World:
         return len(self.service.calls_of("cards.create"))
 
 
-@pytest.fixture
-async def world(ledger: str) -> AsyncIterator[World]:
+@contextlib.asynccontextmanager
+async def open_board() -> AsyncIterator[tuple[BoardService, AsyncSession, str, str]]:
+    """Yield a service, a session with it, and the identifiers of a board and of its only list."""
     async with BoardService() as service, service.session() as session:
         board = service.seed({"To Do": []})
-        yield World(service, session, board.id, board.lists["To Do"], ledger)
+        yield service, session, board.id, board.lists["To Do"]
+
+
+@pytest.fixture
+async def world(ledger: str) -> AsyncIterator[World]:
+    async with open_board() as place:
+        yield World(*place, ledger)
 
 
 def counts(found: BulkReport) -> tuple[int, int, int, int]:

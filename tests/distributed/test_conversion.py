@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
+from batch_world import open_board
 
 from boardclient import AsyncSession, CardDraft, JournalError
 from boardclient.bulk._content import secret_marker, with_marker
@@ -102,9 +103,8 @@ class World:
 
 @pytest.fixture
 async def world(ledger: str) -> AsyncIterator[World]:
-    async with BoardService() as service, service.session() as session:
-        board = service.seed({"To Do": []})
-        made = World(service, session, board.id, board.lists["To Do"], ledger)
+    async with open_board() as place:
+        made = World(*place, ledger)
 
         def make(connection: Connection) -> None:
             for statement in _FORMAT_2:

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 import pytest
+from batch_world import open_board
 from waiting import SECONDS
 
 from boardclient import AsyncSession, BulkProgress, CardDraft, JournalError, Pace
@@ -65,9 +66,8 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with BoardService() as service, service.session() as session:
-        board = service.seed({"To Do": []})
-        yield World(service, session, board.id, board.lists["To Do"])
+    async with open_board() as place:
+        yield World(*place)
 
 
 async def test_a_result_that_is_looked_at_for_long_keeps_no_worker_waiting(world: World, ledger: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ class Agent:
         return results
 
 
+@contextlib.asynccontextmanager
+async def agent_of(service: BoardService, right: Mapping[str, str], ledger: Path, **options: Any) -> AsyncIterator[Agent]:
+    async with (
+        service.session(timeout=2, retry=None) as session,
+        Client(make_server(session, ledger, settle=0.01, **options)) as client,
+    ):
+        yield Agent(client, right)
+
+
 @pytest.fixture
 def board(service: BoardService) -> SeededBoard:
     return service.seed({"To Do": ["Book the hall"], "Done": []})
@@ -127,19 +137,15 @@ async def test_wrong_arguments_can_be_corrected(
     service: BoardService, right: dict[str, str], tmp_path: Path, tool: str, wrong: dict[str, Any]
 ) -> None:
     """A name in place of an identifier, and what a tool does not take: what is to be done leads to the result."""
-    async with (
-        service.session(timeout=2, retry=None) as session,
-        Client(make_server(session, tmp_path / "l", settle=0.01, allow_delete=True)) as client,
-    ):
-        results = await Agent(client, right).follow(tool, **wrong)
+    async with agent_of(service, right, tmp_path / "l", allow_delete=True) as agent:
+        results = await agent.follow(tool, **wrong)
     assert results[0]["effect"] in {"not sent", "rejected"}
     assert results[-1]["effect"] == "done" or any(end in results[-1]["next_step"] for end in _ENDS), results
 
 
 async def test_a_list_without_cards_is_no_unknown_list(service: BoardService, right: dict[str, str], tmp_path: Path) -> None:
     """A filter by the name of a list finds nothing, and says why. One by an empty list finds nothing."""
-    async with service.session(retry=None) as session, Client(make_server(session, tmp_path / "l")) as client:
-        agent = Agent(client, right)
+    async with agent_of(service, right, tmp_path / "l") as agent:
         found = await agent.call("board_cards", list_id="Done")
         assert found["error"] == f"the list Done is not on the board {right['board_id']}"
         assert found["next_step"].startswith("Take list_id from board_lists: a name is not an identifier.")
@@ -162,11 +168,7 @@ async def test_another_card_under_a_reference_needs_another_reference(
     service: BoardService, right: dict[str, str], tmp_path: Path
 ) -> None:
     """A conflict says so, and a reference whose card was deleted leads to the user."""
-    async with (
-        service.session(timeout=2, retry=None) as session,
-        Client(make_server(session, tmp_path / "l", settle=0.01)) as client,
-    ):
-        agent = Agent(client, right)
+    async with agent_of(service, right, tmp_path / "l") as agent:
         made = (await agent.call("create_card"))["card"]["id"]
         conflict = await agent.call("create_card", name="Another")
         assert "take a new reference" in conflict["next_step"]
@@ -180,11 +182,7 @@ async def test_a_card_that_can_not_be_read_now_is_no_reason_for_another(
     service: BoardService, right: dict[str, str], tmp_path: Path
 ) -> None:
     """The tool gives its identifier, and says why the rest is not known."""
-    async with (
-        service.session(timeout=2, retry=None) as session,
-        Client(make_server(session, tmp_path / "l", settle=0.01)) as client,
-    ):
-        agent = Agent(client, right)
+    async with agent_of(service, right, tmp_path / "l") as agent:
         made = (await agent.call("create_card"))["card"]["id"]
         service.faults.add(faults.status(403), "cards.get")
         found = await agent.call("create_card")
