@@ -124,7 +124,7 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     seconds = max(0.0, float(found.ended_at) - max(float(found.began_at), planned_at))
     # A job that rests for days between its runs has no rate in wall time, so the time of its runs counts.
     seconds = float(found.seconds) if seconds > _LONGEST_SECONDS else seconds
-    # Never below zero: a row that was done then may have been resolved otherwise since.
+    # Never below zero: where a `Job` brings its own number, rows may have been resolved otherwise since.
     created = max(0, counts["done"] - already)
     return BulkReport(
         created=created,
