@@ -414,19 +414,21 @@ def adopt(
     with contextlib.closing(file.journal):
         if before is not None and file.is_new:
             file.set_baseline(before)
+        adopted: list[tuple[int, str]] = []
+        refused: list[tuple[int, CardDraft]] = []
+        cards_of_refused: list[str] = []
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
-        pairs = list(zip(decisions, rows, strict=True))
-        known = [(outcome, card_id) for (_, outcome), (_, _, card_id) in pairs if outcome is not None]
-        if any(outcome.state != "failed" and outcome.detail != card_id for outcome, card_id in known):
-            raise JournalError(f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out")
-        sent = [
-            (seq, outcome, draft, card_id)
-            for (seq, outcome), (_, draft, card_id) in pairs
-            if outcome is None or outcome.state == "failed"
-        ]
-        refused = [(seq, draft) for seq, outcome, draft, _ in sent if outcome is not None]
-        new = dict(zip((seq for seq, _ in refused), file.log_again(refused), strict=True))
-        file.record_adopted([(new.get(seq, seq), "done", card_id) for seq, _, _, card_id in sent])
+        for (seq, outcome), (_, draft, card_id) in zip(decisions, rows, strict=True):
+            if outcome is None:
+                adopted.append((seq, card_id))
+            elif outcome.state == "failed":
+                refused.append((seq, draft))
+                cards_of_refused.append(card_id)
+            elif outcome.detail != card_id:
+                raise JournalError(f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out")
+        # The card shows what the row says now, and not what was refused.
+        adopted += zip(file.log_again(refused), cards_of_refused, strict=True)
+        file.record_adopted(adopted)
 
 
 def _action(outcome: Outcome | None) -> tuple[RowAction, str | None]:

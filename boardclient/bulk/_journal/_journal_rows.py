@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -140,13 +140,15 @@ class JournalRows:
             self._record(outcomes)
             self._connection.insert(_ADD_OUTCOMES, columns, resembling, _NAME)
 
-    def record_adopted(self, outcomes: Sequence[Note]) -> None:
-        """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own."""
+    def record_adopted(self, rows: Sequence[tuple[int, str]]) -> None:
+        """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own.
+
+        `rows` are their numbers and the cards.
+        """
         with self.journal.transaction():
-            self._record(outcomes)
-            own = [seq for seq, _, _ in outcomes]
-            self._connection.run("UPDATE boardclient_outcomes SET at = 0 WHERE seq {in ?}", own)
-            self.journal.disown({card_id for _, _, card_id in outcomes})
+            self._record([(seq, "done", card_id) for seq, card_id in rows])
+            self._connection.run("UPDATE boardclient_outcomes SET at = 0 WHERE seq {in ?}", [seq for seq, _ in rows])
+            self.journal.disown({card_id for _, card_id in rows})
 
     def finish(self, outcomes: Sequence[Note], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
@@ -196,27 +198,32 @@ class JournalRows:
 
     def _find_moved(self, rows: Sequence[tuple[RowKey, str]], known: dict[RowKey, _Known]) -> None:
         """Find rows of earlier runs that have another key now, by their content."""
+        unmoved = {key for key, text in rows if key in known and known[key].content == text}
+        found = self._find_by_content([text for key, text in rows if key not in unmoved], unmoved)
+        for key, text in rows:
+            own = known.get(key)
+            if key in unmoved or not found.get(text) or not _may_be_another(key, text, own):
+                continue
+            known[key] = row = found[text].pop(0)
+            known.pop(row.key, None)
+            if own is not None:  # the two rows exchange their positions
+                known[row.key] = own._replace(key=row.key)
+
+    def _find_by_content(self, texts: Iterable[str], unmoved: Collection[RowKey]) -> dict[str, list[_Known]]:
+        """Return the rows of earlier runs with these contents that the input may still move, in the order of their keys."""
         if not self._knows_contents:
             self._connection.raw.create_function("hash", 1, hash, deterministic=True)
             hashes = "SELECT hash(content) AS content, seq FROM boardclient_rows ORDER BY 1, 2"
             self._connection.run(f"CREATE TEMP TABLE earlier AS {hashes}")
             self._connection.run("CREATE INDEX temp.by_content ON earlier (content)")
             self._knows_contents = True
-        unmoved = {key for key, text in rows if key in known and known[key].content == text}
         found: dict[str, list[_Known]] = {}
-        for values in self._select(_FIND_BY_CONTENT, list({hash(text) for key, text in rows if key not in unmoved})):
-            row = _Known(*values)
+        for row in map(_Known._make, self._select(_FIND_BY_CONTENT, [*{hash(text) for text in texts}])):
             if self._is_ahead(row) and row.key not in unmoved:
                 found.setdefault(row.content, []).append(row)
-        for equal in found.values():  # equal rows keep their order
+        for equal in found.values():  # equal rows keep their order: positions before references
             equal.sort(key=lambda row: (isinstance(row.key, str), row.key))
-        for key, text in rows:
-            own = known.get(key)
-            if key not in unmoved and found.get(text) and _may_be_another(key, text, own):
-                known[key] = row = found[text].pop(0)
-                known.pop(row.key, None)
-                if own is not None:  # the two rows exchange their positions
-                    known[row.key] = own._replace(key=row.key)
+        return found
 
     def _is_ahead(self, row: _Known) -> bool:
         """Return True if a row is of an earlier run, and the input of this one has not reached it."""
