@@ -54,19 +54,11 @@ class Hold:
 
     It begins with a read that failed, a request that could not be sent, five failures and no acceptance between them, or missing
     consent. It ends when a request is accepted, or refused with 429. Nothing is tried for as long as `Retry-After` asks.
-    `timeout` is the deadline of a call in seconds, or None. `patience` is how many seconds in a row it may last, or None: then
-    missing consent holds the run without limit. `changed` is called when the hold begins, ends, changes its reason,
-    or lets a request be tried.
+    `timeout` is the deadline of a call in seconds, or None. Missing consent holds the run without limit. `changed` is called when
+    the hold begins, ends, changes its reason, or lets a request be tried.
     """
 
-    def __init__(
-        self,
-        timeout: float | None,
-        changed: Callable[[], object],
-        *,
-        waits_for_consent: bool,
-        patience: float | None = None,
-    ) -> None:
+    def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool) -> None:
         self.reason: HoldReason | None = None
         """Why requests wait, or None if they do not."""
         self.is_due = False
@@ -75,8 +67,8 @@ class Hold:
         """Whether `record_success` must be called after the next success."""
         self.accepted_at = -math.inf
         """When the service last accepted a request after it had refused or failed another, on the loop's clock."""
-        self.patience: Final = math.inf if patience is None else patience
-        """How long the run may wait, at most."""
+        self.failure: BoardClientError | None = None
+        """How the last request has failed, None once one was accepted."""
         self._changed = changed
         self._waits_for_consent = waits_for_consent
         self._loop = asyncio.get_running_loop()
@@ -86,7 +78,6 @@ class Hold:
         """Whether the last request to create a card was refused: that the board can be read is no end of the outage then."""
         self._failures = 0
         self._failing_since: float | None = None
-        self._consent_since: float | None = None
         self._asked_until = -math.inf
         """Until when, on the loop's clock, the service asks to send nothing."""
         self._pause = _FIRST_PAUSE_SECONDS
@@ -102,13 +93,13 @@ class Hold:
         if is_read and self._refuses:
             self._has_contact = True
             return
-        self.accepted_at = self._loop.time()
+        self.accepted_at, self.failure = self._loop.time(), None
         self._record_contact(is_disturbed=False)
 
     def _record_contact(self, *, is_disturbed: bool) -> None:
         self._has_contact, self._refuses, self.is_disturbed = True, False, is_disturbed
         # The pause begins anew as well: the next outage has nothing to do with this one.
-        self._failures, self._failing_since, self._consent_since, self._pause = 0, None, None, _FIRST_PAUSE_SECONDS
+        self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self._asked_until = -math.inf
         self.end()
 
@@ -119,9 +110,10 @@ class Hold:
         """
         if ends_run(error) and not (isinstance(error, ConsentRequired) and self._waits_for(error)):
             return False
-        self.is_disturbed = True
+        self.is_disturbed, self.failure = True, error
         if isinstance(error, ConsentRequired):
-            return self._hold_for_consent()
+            self._begin("consent")
+            return True
         # A service that answers 429 works: the pace waits for it, and not the hold.
         if is_throttling(error):
             self._record_contact(is_disturbed=True)
@@ -138,25 +130,10 @@ class Hold:
         if self._failing_since is None:
             self._failing_since = now
         self._longest_pause = _LONGEST_REFUSED_PAUSE_SECONDS if error.effect is Effect.REJECTED else _LONGEST_PAUSE_SECONDS
-        if self._is_given_up(error, now - self._failing_since, is_read=is_read):
+        if now - self._failing_since >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS:
             return False
         self._begin("outage")
         return True
-
-    def _hold_for_consent(self) -> bool:
-        """Begin to wait until the user signs in. Return False if that lasts for longer than the run may wait."""
-        now = self._loop.time()
-        self._consent_since = now if self._consent_since is None else self._consent_since
-        if now + _CONSENT_PAUSE_SECONDS - self._consent_since > self.patience:
-            return False
-        self._begin("consent")
-        return True
-
-    def _is_given_up(self, error: BoardClientError, waited: float, *, is_read: bool) -> bool:
-        """Return True if an outage has lasted for too long, or would have by the next try."""
-        next_try = max(min(self._pause, self._longest_pause), self.asked_seconds)
-        is_over = waited >= self._patience(error, is_read=is_read) or self.asked_seconds > PATIENCE_SECONDS
-        return is_over or waited + next_try > self.patience
 
     def _waits_for(self, error: ConsentRequired) -> bool:
         """Return True if the run waits until a user signs in: not for one who has signed out while it was under way."""

@@ -244,6 +244,8 @@ class Snapshot(NamedTuple):
     waiting_for: WaitReason | None = None
     held_seconds: float | None = None
     """For how long no request is started because of refusals."""
+    is_quiet: bool = True
+    """Whether nothing is sent, and nothing waits to be."""
 
 
 class Tally:
@@ -266,6 +268,8 @@ class Tally:
         """Why the board could not be read at the end."""
         self.probes: Callable[[], tuple[Card, ...]] = tuple
         """Returns the probes that could not be deleted."""
+        self.ended_waiting: BulkProgress | None = None
+        """What the run waited for when `patience` ended it."""
         self.problems: list[CardResult] = []
         """The first results that are failed or unknown."""
         self.phase: BulkPhase = "creating"

@@ -249,6 +249,11 @@ class BulkRun:
         """How far the run is, and why it waits, if it does."""
         return self._tally.progress(Snapshot() if self._engine is None else self._engine.snapshot)
 
+    @property
+    def ended_waiting(self) -> BulkProgress | None:
+        """What the run waited for when `patience` ended it. None if that has not ended it."""
+        return self._tally.ended_waiting
+
     def __repr__(self) -> str:
         progress = self.progress
         state = progress.status if self._stage == "open" else self._stage

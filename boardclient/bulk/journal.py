@@ -425,7 +425,9 @@ def adopt(
                 refused.append((seq, draft))
                 cards_of_refused.append(card_id)
             elif outcome.detail != card_id:
-                raise JournalError(f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out")
+                raise JournalError(
+                    f"{file.journal.path}: rows have moved since the last run: run it once without leaving any out"
+                )
         # The card shows what the row says now, and not what was refused.
         adopted += zip(file.log_again(refused), cards_of_refused, strict=True)
         file.record_adopted(adopted)

@@ -8,7 +8,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -409,6 +408,7 @@ class Task:
             settle=await self._settle() if reads else None,
             probe=self.options.probe and reads,
             waits_for_consent=False,
+            patience=self.options.patience,
         )
 
     @contextlib.asynccontextmanager
@@ -442,20 +442,17 @@ class Task:
         options = attrs.evolve(options, ledger=ledger, resends=not lease.is_of_job)
         listeners = [] if self.options.on_progress is None else [self.options.on_progress]
         run = BulkRun(self.pipeline, drafts, options, listeners)
-        watch = _Watch(run, self.options.patience)
         ledger.report, lease.on_drain = (lambda: run.report), run.stop
         if lease.is_draining:  # it was drained before it had a run
             run.stop()
         ends_at = self.options.ends_at
         end = End(None if ends_at is None else ends_at - asyncio.get_running_loop().time())
         end.stop = run.stop
-        async with watch, run:
+        async with _given_back_after(run), run:
             with contextlib.ExitStack() as stack:
                 stack.callback(end.cancel)
                 results = [result async for result in run]
-            if watch.error is not None:
-                raise watch.error
-            if not lease.is_draining:
+            if not (lease.is_draining or run.ended_waiting):
                 await ledger.finish(audit=dump_audit(run.report) if lease.is_of_job else None)
         # A list in which all rows got cards is on the board, so that later runs need not read the lists for it.
         self.stored.lists |= lists - {result.draft.list_id for result in run.report.problems}
@@ -518,39 +515,20 @@ class _Pause:
         await asyncio.sleep(_POLL_SECONDS if rest is None else min(_POLL_SECONDS, max(0.01, rest)))
 
 
-@attrs.define
-class _Watch:
-    """Ends a run that waits for longer than its call may, for a service that accepts nothing or asks for a pause."""
-
-    run: BulkRun
-    patience: float | None
-    error: BoardClientError | None = None
-    _since: float | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    def _look(self, patience: float) -> None:
-        """Check whether the run waits, several times within `patience`."""
-        loop, progress = asyncio.get_running_loop(), self.run.progress
-        is_waiting = progress.waiting_for in {"outage", "retry-after", "refusals"} and progress.phase != "waiting"
-        self._since = (self._since or loop.time()) if is_waiting else None
-        if self._since is not None:
-            rest = patience - (loop.time() - self._since)
-            ends_at = progress.wait_ends_at
-            seconds = 0.0 if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds()
-            if max(seconds, 1e-3) > rest:  # also if the pause that is left exceeds the rest
-                self.error = GivenBackError(f"{progress.status}: the part is given back")
-                self.error.retry_at = ends_at
-                self.run.stop()
-                return
-        self._timer = loop.call_later(max(0.01, min(_POLL_SECONDS, patience / 4)), self._look, patience)
-
-    async def __aenter__(self) -> None:
-        if self.patience is not None:
-            self._look(self.patience)
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+@contextlib.asynccontextmanager
+async def _given_back_after(run: BulkRun) -> AsyncGenerator[None, None]:
+    """Raise an error that says when to call again, if `patience` has ended the run."""
+    cause: BoardClientError | None = None
+    try:
+        yield
+    except BoardClientError as error:
+        if run.ended_waiting is None or isinstance(error, JournalError):
+            raise
+        cause = error
+    if (progress := run.ended_waiting) is not None:
+        ended = GivenBackError(f"{progress.status}: the part is given back")
+        ended.retry_at = progress.wait_ends_at
+        raise ended from cause
 
 
 def _merged(reports: Sequence[BulkReport], results: Sequence[CardResult]) -> BulkReport:

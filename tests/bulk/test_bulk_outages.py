@@ -14,6 +14,7 @@ from virtual_loop import virtually
 
 from boardclient import (
     ApiError,
+    AsyncSession,
     BoardClientError,
     BulkProgress,
     BulkRun,
@@ -24,11 +25,13 @@ from boardclient import (
     DecodeError,
     Effect,
     NotFoundError,
+    Pace,
     RateLimitError,
     ServerError,
     TransportError,
 )
 from boardclient.models import BoardList
+from boardclient.testing import BoardService, faults
 
 
 def refused() -> TransportError:
@@ -419,3 +422,64 @@ async def test_a_board_that_asks_for_a_longer_pause_than_a_run_may_wait_ends_it(
     with pytest.raises(RateLimitError):
         await service.run(10, patience=5.0, board_id="board").wait()
     assert asyncio.get_running_loop().time() < 1.0
+
+
+@pytest.mark.parametrize("pause", [{}, {"Retry-After": "0.05"}])
+async def test_patience_is_for_all_rows_that_are_refused_in_turn(
+    service: BoardService, session: AsyncSession, list_id: str, pause: dict[str, str]
+) -> None:
+    """No row waits for long where each is refused once, but the run does."""
+    service.faults.add(faults.status(429, headers=pause), "cards.create", call=range(5, 10_000))
+    run = session.cards.create_many((CardDraft(f"card {n}", list_id) for n in range(500)), concurrency=16, patience=0.3)
+    async with asyncio.timeout(30):
+        with pytest.raises(RateLimitError, match="nothing was accepted for too long") as caught:
+            await run.wait()
+    assert run.report.created == 4
+    assert run.report.seconds < 10
+    assert run.ended_waiting is not None
+    assert run.ended_waiting.waiting_for in {"refusals", "retry-after"}
+    assert caught.value.retry_at is not None
+
+
+async def test_patience_is_for_a_pause_that_others_have_met(session: AsyncSession, service: BoardService, list_id: str) -> None:
+    """A run whose shared pace was asked to wait ends at once, without a request."""
+    service.faults.add(faults.status(429, headers={"Retry-After": "100"}), "cards.create")
+    paced = session.with_options(limiter=Pace())
+    for name in ("first", "again"):  # a single refusal says little
+        with pytest.raises(RateLimitError):
+            await paced.cards.create(name, list_id=list_id)
+    run = paced.cards.create_many([CardDraft("second", list_id)], patience=5.0)
+    async with asyncio.timeout(30):
+        with pytest.raises(BoardClientError, match="as the service asks; nothing was accepted for too long") as caught:
+            await run.wait()
+    assert len(service.calls) == 4  # the board, the list, and the two
+    assert caught.value.retry_at is not None
+    assert caught.value.retry_at > datetime.now(UTC) + timedelta(seconds=30)
+
+
+@virtually
+async def test_patience_is_not_for_rows_that_settle() -> None:
+    """The board is read as long after a lost response as `settle` says, whatever the run may wait for others."""
+    service = Service(unavailable, down_at=0.035, down_for=0.01)
+    report = await service.run(20, 1, patience=1.0, board_id="board", settle=30.0).wait()
+    assert (report.created, report.unknown) == (20, 0)
+
+
+@virtually
+async def test_a_run_whose_rows_all_have_results_ends_without_an_error() -> None:
+    """Only its audit is missing, which could not be made."""
+
+    class Unreadable(Service):
+        async def call(self, request: Any) -> Any:
+            await asyncio.sleep(0.01)
+            if request.operation.name == "boards.cards" and self.created:
+                raise unavailable()
+            if b'"card 1"' in (request.body or b""):
+                raise ApiError("400", 400)
+            return await super().call(request)
+
+    run = Unreadable(down_at=math.inf).run(3, 1, patience=1.0, board_id="board", settle=0.0)
+    report = await run.wait()
+    assert (report.created, report.failed) == (2, 1)
+    assert "nothing was accepted for too long" in str(report.audit_error)
+    assert run.ended_waiting is not None

@@ -335,6 +335,14 @@ def test_an_import_waits_no_longer_than_its_patience(cli, board_service: BoardSe
     assert len(names(board_service)) == 9
 
 
+def test_patience_is_not_for_rows_that_settle(cli, board_service: BoardService, board, csv_file) -> None:
+    """The import waits as long as `--settle` says for the board to show a card whose response was lost."""
+    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create", call=2)
+    line = ("import", csv_file("name\nA\nB\n"), *into(board), "--concurrency", "1", "--settle", "0.1")
+    assert cli(*line, "--patience", "0").code == 0
+    assert names(board_service) == ["A", "B"]
+
+
 def test_an_import_whose_row_numbers_can_t_be_kept_says_so(cli, board_service, board, csv_file, tmp_path: Path) -> None:
     path = csv_file("name\nA\n")
     (tmp_path / "cards.csv.journal-rows").mkdir()

@@ -16,8 +16,9 @@ from boardclient._base._guards import wait_to_end
 from boardclient._interface._responses import ends_run
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._concurrency import Hold, Turns
+from boardclient.bulk._engine._patience import Patience
 from boardclient.bulk._engine._places import BulkOptions, Lives, Shared, Source
-from boardclient.bulk._engine._row_responses import CREATE, Responses, ended_by
+from boardclient.bulk._engine._row_responses import CREATE, TOO_LONG, Responses, ended_by
 from boardclient.bulk._engine._sending import Sender
 from boardclient.bulk._ledger import Ledger, UnrecordedError
 from boardclient.bulk._proof._board import NO_BOARD, RunBoard
@@ -35,13 +36,14 @@ class Engine:
     """Sends the rows of one run, and finds out about those in doubt. Owned by its `BulkRun`, which opens, halts and closes it."""
 
     def __init__(self, pipeline: Pipeline, source: Source, options: BulkOptions, *, ledger: Ledger, tally: Tally) -> None:
-        self.is_halted = False
+        self.is_halted = self._is_auditing = False
         self.results = Results()
         self._source, self._options, self._ledger, self._tally = source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
-        self._hold = Hold(
-            pipeline.timeout, self.on_change, waits_for_consent=options.waits_for_consent, patience=options.patience
-        )
+        self._hold = Hold(pipeline.timeout, self.on_change, waits_for_consent=options.waits_for_consent)
+        self._patience: Patience | None = None
+        if options.patience is not None:
+            self._patience = Patience(options.patience, self._hold, tally, lambda: self.snapshot, self._end_wait)
         self._turns = Turns(pipeline, options.workers, self._hold, grows=options.concurrency is None)
         self._board = RunBoard(pipeline, self._hold, options.board_id, ledger, options.settle_seconds, self._on_wait)
         self._reconciler = Reconciler(self._board, ledger, options.marker, sends_probes=options.probe)
@@ -80,7 +82,15 @@ class Engine:
         """
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
-        await self._until_halted(self._board.prepare(self._reconciler.appearances.record if self._reads_board else None), context)
+        self._look_at_wait()
+        note = self._reconciler.appearances.record if self._reads_board else None
+        try:
+            await self._until_halted(self._board.prepare(note), context)
+            if self._tally.ended_waiting is not None and self._tally.error is not None:
+                raise self._tally.error
+        except BaseException:
+            self._stop_looking()
+            raise
         if self._reads_board and not self._ledger.is_new:
             self._responses.earlier = [doubt.content for doubt in (await self._ledger.others()).doubts[:_MOST_EARLIER]]
         self._tally.begin()
@@ -99,6 +109,7 @@ class Engine:
         if self.is_halted:
             return
         self.is_halted = True
+        self._stop_looking()
         self._sender.halt()
         if self._phase_task is not None:
             self._phase_task.cancel()
@@ -156,7 +167,8 @@ class Engine:
             if self._hold.reason is None:  # in an outage the pauses are the run's own
                 asked_seconds = max(asked_seconds, held_seconds or 0.0)
         in_doubt = len(self._places.doubted) + len(self._places.open)
-        return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, *self._wait(in_doubt, held_seconds, asked_seconds))
+        waits = self._wait(in_doubt, held_seconds, asked_seconds)
+        return Snapshot(self._sender.busy - self._turns.waiting, in_doubt, *waits, self._sender.is_quiet)
 
     def _wait(self, in_doubt: int, held_seconds: float | None, asked_seconds: float) -> tuple[WaitReason | None, float | None]:
         """Return what the run waits for, and for how many seconds if that is known."""
@@ -199,7 +211,27 @@ class Engine:
         """Note that rows may be sent that had to wait, or that the run waits for something else."""
         if self.snapshot.waiting_for != self._tally.announced:
             self.notify()
+        self._look_at_wait()
         self._sender.dispatch()
+
+    def _look_at_wait(self) -> None:
+        if self._patience is not None and not self.is_halted:
+            self._patience.look()
+
+    def _stop_looking(self) -> None:
+        if self._patience is not None:
+            self._patience.stop()
+
+    def _end_wait(self) -> None:
+        """End the run, which has waited for longer than it may: with an error, unless all rows have results."""
+        progress = self._tally.progress(self.snapshot)
+        error = ended_by(self._hold.failure or BoardClientError(progress.status), TOO_LONG)
+        error.retry_at = error.retry_at or progress.wait_ends_at
+        self._tally.ended_waiting = progress
+        if self._is_auditing:
+            self._tally.audit_error = error
+        is_over = self._sender.is_exhausted and not self._sender.busy and (self._is_auditing or self._places.are_empty)
+        self.halt(None if is_over else error)
 
     # --- the conductor
 
@@ -216,6 +248,7 @@ class Engine:
                 await self._stop()
         finally:
             self.is_halted = True
+            self._stop_looking()
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
@@ -292,6 +325,7 @@ class Engine:
 
     async def _audit(self) -> None:
         """Read the board, and end the rows that have failed: a service may have done what it refused."""
+        self._is_auditing = True
         self._begin_phase("reading the board", "the board is read for the audit")
         try:
             self._tally.audit, findings = await self._reconciler.audit(self._places.refused, self._places.in_doubt)
@@ -300,6 +334,7 @@ class Engine:
         except BoardClientError as error:
             self._tally.audit_error = error  # the results stay as they are
             findings = [RowFinding(row, "refusal stands") for row in self._places.refused]
+        self._is_auditing = False
         self._places.empty(self._places.refused)
         for finding in findings:
             self._lives.apply_finding(finding)
@@ -352,7 +387,7 @@ class Engine:
         self._begin_phase("creating")
         if is_outage and self._hold.reason is not None and (error := findings[0].error) is not None:
             # A card of the rows that were kept back proves others absent, once the service accepts requests again.
-            self.halt(ended_by(error, "nothing was accepted for too long"))
+            self.halt(ended_by(error, TOO_LONG))
         self._sender.dispatch()
 
     async def _give_up(self) -> None:

@@ -87,6 +87,11 @@ class Places:
         return [*self.doubted, *self.open]
 
     @property
+    def are_empty(self) -> bool:
+        waiting = self.ready, self.kept_back, self.paused, self.refused, self.returned, self.doubted, self.open
+        return not any(waiting)
+
+    @property
     def has_most_refused(self) -> bool:
         """Whether no more rows are taken from the input before something becomes of those that were refused."""
         return len(self.refused) + len(self.returned) >= _MOST_REFUSED

@@ -36,6 +36,7 @@ MOST_REFUSALS: Final = 3
 _MOST_QUESTIONS: Final = 4
 """For how many cards a connection is asked, until one response shows whether it is in step."""
 CREATE: Final = "POST /1/cards"
+TOO_LONG: Final = "nothing was accepted for too long"
 Verdict: TypeAlias = Literal["proven", "open", "foreign"]
 """What the response to a row is: its own; perhaps another's; or another's, so that its connection is out of step."""
 
@@ -358,7 +359,7 @@ class Responses:
         if failure.effect is Effect.DONE and self._reads_board:
             self._record_acceptance(row)  # what the service has made is on the board
         elif event != "given back" and not self._hold.record_failure(failure):
-            self._owner.halt(failure if self._hold.reason is None else ended_by(failure, "nothing was accepted for too long"))
+            self._owner.halt(failure if self._hold.reason is None else ended_by(failure, TOO_LONG))
         pause: float | None = 0.0
         if event == "put off":
             pause = self._pause_of(row, failure)
@@ -391,12 +392,7 @@ class Responses:
         # It is not sent any more, so its pause must not end the run with another error.
         if self._owner.is_halted:
             return 0.0
-        pause = _pause_before(row, failure, self._hold)
-        waited = self._loop.time() - max(row.put_off_at, self._hold.accepted_at)
-        if waited + (pause or 0.0) > self._hold.patience:
-            self._owner.halt(ended_by(failure, "nothing was accepted for too long"))
-            return 0.0
-        return pause
+        return _pause_before(row, failure, self._hold)
 
     def _note_error(self, row: Row, failure: BoardClientError, event: Event) -> None:
         """Keep the error of a row. A refusal of a later request does not replace it: the card of the first one may exist."""
@@ -408,7 +404,7 @@ class Responses:
     def _asked_pause(self, failure: BoardClientError) -> float:
         """Return the seconds for which `Retry-After` asks. A long pause ends the run."""
         asked = retry_after_of(failure) or 0.0
-        if asked > min(PATIENCE_SECONDS, self._hold.patience):
+        if asked > PATIENCE_SECONDS:
             until = moment_in(asked).astimezone().isoformat(" ", "seconds")
             self._owner.halt(ended_by(failure, f"the service accepts requests again at {until}"))
         return asked

@@ -332,7 +332,7 @@ class RunBoard:
                 # For others the hold makes it wait.
                 asked = retry_after_of(error)
                 pause = (asked or _PAUSE_SECONDS) if is_throttling(error) else 0.0
-                is_late = pause > 0 and clock() + pause - began >= min(PATIENCE_SECONDS, self._hold.patience)
+                is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
                 if not self._hold.record_failure(error, is_read=True) or is_late:
                     if number > 1:
                         error.add_note(f"the board was read {number} times in {clock() - began:.1f} s")

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from boardclient import BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, ConsentRequired, JournalError
+from boardclient import (
+    BoardClientError,
+    BulkProgress,
+    BulkReport,
+    BulkRun,
+    Card,
+    CardDraft,
+    CardResult,
+    ConsentRequired,
+    JournalError,
+)
 from boardclient._base._environment import reason_of
 from boardclient.bulk import BulkAudit
 from boardclient.bulk.journal import RowKey, read_rows
@@ -80,45 +90,6 @@ def show_nothing_sent(options: ImportOptions) -> None:
         show("", _values(BulkReport(), None, [], options.retry_at), options.fields)
 
 
-class _Patience:
-    """Stops a run that waits for longer than `seconds` while nothing gets through. None: only if nobody is there to sign in."""
-
-    def __init__(self, seconds: float | None, stop: Callable[[], object]) -> None:
-        self._seconds, self._stop = seconds, stop
-        self._timer: asyncio.TimerHandle | None = None
-        self._ended: BulkProgress | None = None
-
-    def watch(self, progress: BulkProgress) -> None:
-        """Look what the run waits for."""
-        # In a pipe or a scheduled job nobody will sign in, so that waiting for it would not end.
-        is_alone = not (sys.stdin.isatty() or sys.stderr.isatty())
-        seconds = 0 if self._seconds is None and progress.waiting_for == "consent" and is_alone else self._seconds
-        if self._timer is not None and (progress.waiting_for is None or self._ended is not None):
-            self._timer.cancel()
-            self._timer = None
-        elif self._timer is None and progress.waiting_for is not None and seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._end, progress)
-
-    def _end(self, progress: BulkProgress) -> None:
-        self._ended = progress
-        self._stop()
-
-    def check(self) -> None:
-        """Raise an error if it has stopped the run.
-
-        Raises:
-            NoCredentialsError: the user has to sign in.
-            CommandError: nothing else got through.
-        """
-        if self._ended is None:
-            return
-        if self._ended.waiting_for == "consent":
-            raise NoCredentialsError(
-                "the service refuses the token: run boardclient login; then the same command line resumes it"
-            )
-        raise CommandError(f"{self._ended.status} for longer than --patience; the same command line resumes it")
-
-
 @attrs.define
 class ImportRun:
     """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
@@ -131,7 +102,7 @@ class ImportRun:
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _view: ProgressView = attrs.field(init=False)
-    _patience: _Patience = attrs.field(init=False)
+    _needs_sign_in: bool = False
     _run: BulkRun | DaskRun | None = None
 
     async def run(self) -> None:
@@ -143,7 +114,6 @@ class ImportRun:
             BoardClientError: the run as a whole failed.
         """
         self._view, self.options.has_begun = ProgressView(self.places.total()), True
-        self._patience = _Patience(self.options.patience, self._stop)
         try:
             with self._view:
                 await self._follow()
@@ -156,7 +126,7 @@ class ImportRun:
         self._print_end(self._report)
         if not self.client.stopping.received:
             # A signal explains the end better than what the run waited for by then.
-            self._patience.check()
+            self._check_waited()
             self._check(self._report)
 
     @property
@@ -178,6 +148,7 @@ class ImportRun:
             marker=options.marker or None,
             probe=options.probe and bool(self.places),
             ordered=not options.unordered,
+            patience=options.patience,
             on_progress=self._show_progress,
         )
 
@@ -219,10 +190,6 @@ class ImportRun:
         except OSError as error:
             note(f"the numbers of rows can't be kept beside the journal ({reason_of(error)}): name rows by their positions there")
 
-    def _stop(self) -> None:
-        if isinstance(self._run, BulkRun):
-            self._run.stop()
-
     async def _follow(self) -> None:
         is_begun = False
         of_accounts = (ConsentRequired,) if self.options.engine else ()  # those that rows name
@@ -237,15 +204,38 @@ class ImportRun:
         except JournalError as error:
             # Before the run has begun nothing was sent, which the exit code 2 says.
             raise (CommandError if is_begun else UsageError)(str(error)) from None
-        except of_accounts as error:
+        except BoardClientError as error:
+            if isinstance(self._run, BulkRun) and self._run.ended_waiting is not None:
+                return  # `_check_waited` says so, once the counts are printed
+            if not isinstance(error, of_accounts):
+                raise
             raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
         finally:
             for result in self._run.take_ready() if isinstance(self._run, BulkRun) else ():  # those that came meanwhile
                 self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
-        self._patience.watch(progress)
+        # In a pipe or a scheduled job nobody will sign in, so that waiting for it would not end.
+        is_alone = not (sys.stdin.isatty() or sys.stderr.isatty())
+        if progress.waiting_for == "consent" and self.options.patience is None and is_alone and isinstance(self._run, BulkRun):
+            self._needs_sign_in = True
+            self._run.stop()
         self._view.update(progress, stopping=bool(self.client.stopping.received))
+
+    def _check_waited(self) -> None:
+        """Raise an error if the run has waited for too long.
+
+        Raises:
+            NoCredentialsError: the user has to sign in.
+            CommandError: nothing else got through.
+        """
+        waited = self._run.ended_waiting if isinstance(self._run, BulkRun) else None
+        if self._needs_sign_in or (waited is not None and waited.waiting_for == "consent"):
+            raise NoCredentialsError(
+                "the service refuses the token: run boardclient login; then the same command line resumes it"
+            )
+        if waited is not None:
+            raise CommandError(f"{waited.status} for longer than --patience; the same command line resumes it")
 
     def _taken(self) -> Iterator[_rows.FileRow]:
         """Yield the rows of the file to the run. Their results are numbered by board and account, and so are their positions."""
