@@ -6,16 +6,23 @@ A ledger says which rows may be sent, and keeps what became of them.
 from __future__ import annotations
 
 import abc
+import asyncio
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._life import Row, RowState
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card
+
+T = TypeVar("T")
+
+Note: TypeAlias = tuple[int, RowState, str]
+"""The outcome of a row as it is written: its number, its state, and the card's identifier if it is done, otherwise the reason."""
 
 _MOST_NAMED: Final = 10
 
@@ -62,11 +69,11 @@ class Ledger:
     largest_commit: int = 0
     """How many to pass to one `admit` at most, if workers have to wait for rows. After a kill these may be in doubt."""
     is_new: bool = True
-    """Whether no row was sent before this run."""
+    """Whether it is sure that no row was sent before this run. Then all cards on the board are from before."""
     listed_before: int = 0
     """How many cards the board listed before the first row."""
     released: int = sys.maxsize
-    """The number up to which rows may be sent."""
+    """The number up to which rows may be sent at any time. Those above it are passed to `release` before."""
     may_send: Callable[[], bool] | None = None
     """Asked right before each request is written. None if nothing can prevent it."""
 
@@ -149,24 +156,73 @@ class Ledger:
 
 
 class DurableLedger(Ledger, abc.ABC):
-    """A ledger that keeps the states of rows for later runs."""
+    """A ledger that keeps the states of rows for later runs. A subclass has a place for them: a file, or a database.
+
+    Outcomes are noted without waiting, and written together: with the next rows, or soon. A row whose outcome is lost in a kill
+    is in doubt.
+    """
 
     is_durable = True
+    note_seconds: float
+    """How long an outcome may wait to be written together with others or the next rows."""
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__(secret)
+        self._loop = asyncio.get_running_loop()
+        self._noted: dict[int, Note] = {}
+        """The outcomes that are not written yet, by the numbers of their rows: of each row the last one counts."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     @abc.abstractmethod
-    def _record(self, seq: int, state: RowState, detail: str) -> None:
-        """Keep the state of a row, and its card's identifier if it is done, otherwise the reason, without waiting."""
+    def _write_soon(self) -> None:
+        """Begin to write what is noted. If it can't be written, what is called next raises."""
         ...
+
+    @abc.abstractmethod
+    async def _of_confirmed(self, work: Callable[[Iterable[str]], T]) -> T:
+        """Return what `work` makes of the identifiers of all cards of rows, also of those that are just being written."""
+        ...
+
+    def _note(self, seq: int, state: RowState, detail: str) -> None:
+        """Note the state of a row, and its card's identifier if it is done, otherwise the reason."""
+        self._noted[seq] = seq, state, storable(detail)
+        if self._timer is None:
+            self._check_open()
+            self._timer = self._loop.call_later(self.note_seconds, self._write_soon)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the journal is closed")
+
+    def _take_noted(self) -> dict[int, Note]:
+        """Return what is noted, which the caller writes."""
+        noted, self._noted = self._noted, {}
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return noted
+
+    async def confirmed(self) -> IdSet:
+        return await self._of_confirmed(IdSet)
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        return await self._of_confirmed(lambda ids: set(islice(filter(condition, ids), most)))
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
         if row.outcome is not None and row.outcome.state == ("done" if card is not None else state) != "unknown":
             return  # another worker may have sent it meanwhile
         if card is None:
-            self._record(row.seq, "unknown" if state == "unknown" else "failed", str(error))
+            self._note(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         else:
-            self._record(row.seq, "done", card.id)
+            self._note(row.seq, "done", card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            self._record(row.seq, "waiting", "not sent")
+            self._note(row.seq, "waiting", "not sent")
+
+
+def storable(text: str) -> str:
+    """Return a text as a database takes it: a service may send half of a pair of surrogates."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -66,6 +66,10 @@ ADMISSION: Final[Mapping[RowState, Event]] = {
     "failed": "was refused",
 }
 """The first event of a row of which the ledger has something. That of others is "admitted"."""
+UNSENT: Final = frozenset(state for state, event in ADMISSION.items() if event == "admitted")
+"""The states of rows that are sent without a further question, since no card of theirs exists."""
+FIXED: Final = frozenset(state for state, event in ADMISSION.items() if event in {"known", "in doubt"})
+"""The states of rows whose content can't change any more, since their cards exist or may."""
 MOST_SENDS: Final = 5
 """How often a row of unknown effect is sent at most."""
 

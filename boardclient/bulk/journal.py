@@ -26,7 +26,7 @@ from boardclient.bulk._journal._journal_rows import JournalRows, read_content
 from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
-from boardclient.store._by_hand import check_told, named, page_of, problems_of, settle, why_not_settled
+from boardclient.store._by_hand import check_told, doubts_of, named, page_of, settle, why_not_settled
 from boardclient.store._kinds import check_journal
 from boardclient.store._rows import DONE, OF_ROWS, StoredRow
 
@@ -276,7 +276,7 @@ def accept_suggestions(path: str | os.PathLike[str]) -> list[UnknownRow]:
 
 def _doubts(file: JournalFile) -> list[StoredRow]:
     with file.guarded():
-        return [row for row in problems_of(file.connection, JOB) if row.state in IN_DOUBT]
+        return doubts_of(file.connection, JOB)
 
 
 def _read_unknown(file: JournalFile) -> list[UnknownRow]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import attrs
 
-from boardclient.bulk._life import IN_DOUBT
+from boardclient.bulk._life import FIXED
 from boardclient.distributed._leases import COMMIT_SIZE, Lease, lease_of
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, DraftLike, as_draft, check_yields_rows
@@ -28,7 +28,6 @@ from boardclient.store._rows import (
 from boardclient.store._tables import MOST_BYTES
 
 _ROW: Final = (("seq", int), ("job", int), ("ref", str), ("content", str))
-_FIXED: Final = frozenset({"done", *IN_DOUBT})
 """The states of rows whose cards exist or may exist, so that their content stays."""
 _MOST_NAMED: Final = 10
 
@@ -243,7 +242,7 @@ def _correct(connection: Connection, batch: Batch, drafts: Sequence[CardDraft]) 
         content = dump_content(draft)
         if row.content == content or (field := differing_field(row.content, content)) is None:
             continue
-        if row.state in _FIXED:
+        if row.state in FIXED:
             name = f"row {index}" if row.ref is None else f"the reference {row.ref!r}"
             refused.append(f"{name} has another {field}")
         else:
@@ -273,7 +272,7 @@ def _take_from_others(connection: Connection, numbers: Iterable[int]) -> None:
     statement = "SELECT part FROM boardclient_parts WHERE part {in ?} AND NOT {held} ORDER BY part {for update}"
     free = [found.part for found in connection.fetch(statement, parts)]
     rows = rows_by_number(connection, [*numbers])  # again, now that nobody else sends them
-    if free != parts or any(row.state in _FIXED for row in rows):
+    if free != parts or any(row.state in FIXED for row in rows):
         raise RowsHeldError("another worker sends rows whose content is to be replaced: deliver them again when it has ended")
     taken = "UPDATE boardclient_parts SET epoch = epoch + 1, owner = NULL, lease_until = 0 WHERE part {in ?}"
     connection.run(taken, parts)

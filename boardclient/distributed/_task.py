@@ -20,7 +20,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._engine._places import BulkOptions
 from boardclient.bulk._ledger import UnrecordedError
-from boardclient.bulk._life import IN_DOUBT
+from boardclient.bulk._life import IN_DOUBT, UNSENT
 from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, check_patience, make_options
@@ -192,7 +192,7 @@ class Task:
                 left, report, found = await self._hold(choose, first)
             except DrainedError:
                 rows = await self.database.query(lambda connection: rows_by_number(connection, numbers))  # noqa: B023 -- awaited
-                if any(row.state in {"waiting", "logged", "undone"} for row in rows):
+                if any(row.state in UNSENT or row.state == "logged" for row in rows):
                     raise
                 left, report, found = rows, BulkReport(), []  # all results are from before
             for row in left:
@@ -219,7 +219,7 @@ class Task:
 
         def is_due(row: StoredRow) -> bool:
             is_refused = row.state == "failed" and not is_again  # by an earlier call, or by the one that had it until now
-            return row.state in {"waiting", "undone"} or is_refused or (settles and row.state in IN_DOUBT)
+            return row.state in UNSENT or is_refused or (settles and row.state in IN_DOUBT)
 
         self._is_draining(connection)
         rows = rows_by_number(connection, numbers)
@@ -269,7 +269,7 @@ class Task:
             if lease is None:
                 return _Taken([], is_over=True)
             rows = [row for part in sorted(lease.parts) for row in rows_of(connection, part)]
-            return _Taken(rows, lease, lambda row: row.state in {"waiting", "undone", "failed"})
+            return _Taken(rows, lease, lambda row: row.state in UNSENT or row.state == "failed")
 
         while (await self._hold(choose))[1].requests:
             pass

@@ -22,6 +22,11 @@ def page_of(connection: Connection, job: int, states: Sequence[RowState], after:
     return [StoredRow(*row) for row in connection.fetch(statement, job, after)]
 
 
+def doubts_of(connection: Connection, job: int) -> list[StoredRow]:
+    """Return the rows of a job that are in doubt, once no worker sends them."""
+    return [row for row in problems_of(connection, job) if row.state in IN_DOUBT]
+
+
 def problems_of(connection: Connection, job: int) -> list[StoredRow]:
     """Return the rows of a job that have failed or are in doubt."""
     found = [*connection.fetch(OPEN_ROWS, job), *connection.fetch(LOGGED_ROWS, job)]

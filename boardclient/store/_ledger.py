@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
 from boardclient.bulk._content import Content, IdSet, secret_marker
-from boardclient.bulk._ledger import Doubt, DurableLedger, Others
-from boardclient.bulk._life import Outcome, Row, RowState
+from boardclient.bulk._ledger import Doubt, DurableLedger, Note, Others
+from boardclient.bulk._life import UNSENT, Outcome, Row
 from boardclient.bulk._results import BulkReport, ResultState
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card
+from boardclient.store._by_hand import doubts_of
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
-from boardclient.store._rows import DONE, LOGGED, LOGGED_ROWS, OPEN_ROWS, PLACES, StoredRow, close_part, put_outcomes
+from boardclient.store._rows import DONE, LOGGED, PLACES, StoredRow, close_part, dump_cards, put_outcomes
+
+T = TypeVar("T")
 
 MOST_STALLS: Final = 2
 """How many workers may die with a part before its rows are sent one by one, which shows the row that kills them."""
-_NOTE_SECONDS: Final = 0.5
-"""How long an outcome waits to be written together with others, or with the next rows."""
-_DOUBTS: Final = f"{OPEN_ROWS} AND o.state <> 'failed'"
 
 
 class Right(Protocol):
@@ -92,12 +90,13 @@ async def unrecorded(database: Database, job: StoredJob, markers: Collection[str
 class StoredLedger(DurableLedger):
     """The ledger of a run whose rows are in a database. The run owns and closes it.
 
-    Rows to be sent are logged in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each
-    transaction renews the right of the run, and is rolled back if the right is lost. It is also checked before each request.
+    Rows to be sent are logged in the database when `admit` returns. Each transaction renews the right of the run, and is rolled
+    back if the right is lost. It is also checked before each request.
     """
 
-    released = -1  # each row is passed to `release`
-    is_new = False  # the earlier cards are read when the job is bound to its service
+    note_seconds = 0.5
+    released = -1  # another worker may take the rows at any time, so the right is checked before each request
+    is_new = False  # other workers may have sent rows; the cards from before are known since the job was bound to its service
 
     def __init__(
         self,
@@ -124,7 +123,6 @@ class StoredLedger(DurableLedger):
         self._has_outcome = {row.seq for row in rows if row.age is not None}
         # Those that were logged when the rows were stored, and not taken yet. None was sent.
         self._ahead = {row.seq for row in rows if row.state == "logged"} if is_fresh else set[int]()
-        self._pending: dict[int, Outcome] = {}
         self._resembling: dict[int, str] = {}
         self._doubted_at: dict[int, float] = {}
         """When the last requests of unknown rows ended, and of those that were found, on the loop's clock."""
@@ -135,7 +133,6 @@ class StoredLedger(DurableLedger):
         self._told: BulkReport = BulkReport()
         """The last report that was written to the database."""
         self._writing = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
@@ -147,17 +144,17 @@ class StoredLedger(DurableLedger):
             JournalError: the database can't be used. None of the rows may be sent.
         """
         sent: list[int] = []
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         for row in rows:
             stored = self.rows[row.index]
             row.seq, row.first_seq = stored.seq, stored.marker
             if stored.seq in self._ahead:
                 self._ahead.remove(stored.seq)
-            elif row.outcome is not None or stored.state in {"waiting", "undone"}:  # refused ones are sent again
+            elif row.outcome is not None or stored.state in UNSENT:  # refused ones are sent again
                 sent.append(stored.seq)
             else:
                 row.outcome, row.doubted_at = stored.outcome, now - (stored.age or 0.0)
-        if sent or self._pending:
+        if sent or self._noted:
             await self._write(sent)
         for row in rows:
             if row.seq in sent:
@@ -190,19 +187,11 @@ class StoredLedger(DurableLedger):
         """
         self._right.check()
 
-    async def confirmed(self) -> IdSet:
-        """Return the identifiers of the cards that belong to rows of the job."""
-        return IdSet(await self._confirmed())
-
-    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
-        """Return up to `most` of these identifiers for which a condition holds."""
-        return set(islice(filter(condition, await self._confirmed()), most))
-
-    async def _confirmed(self) -> list[str]:
-        async with self._writing:  # what is being written is neither pending nor in the database
-            noted = {seq: known.detail for seq, known in self._pending.items() if known.state == "done"}
+    async def _of_confirmed(self, work: Callable[[Iterable[str]], T]) -> T:
+        async with self._writing:  # what is being written is neither noted nor in the database
+            noted = [detail for _, state, detail in self._noted.values() if state == "done"]
             found = [row.detail for row in await self._database.read(DONE, self._job.job)]
-        return [*found, *noted.values()]
+        return work([*found, *noted])
 
     async def unrecorded(self, markers: Collection[str]) -> set[str]:
         """Return those of these secret markers of the job that no row has which was sent."""
@@ -210,19 +199,15 @@ class StoredLedger(DurableLedger):
 
     async def others(self) -> Others:
         """Return the rows in doubt of other runs, and the cards of all rows."""
-
-        def read(connection: Connection) -> list[StoredRow]:
-            found = [*connection.fetch(_DOUBTS, self._job.job), *connection.fetch(LOGGED_ROWS, self._job.job)]
-            return [StoredRow(*row) for row in found]
-
         own = {row.seq for row in self.rows}
-        doubts = [row for row in await self._database.query(read) if row.seq not in own]
-        return Others([Doubt(row.number, Content.of(row.draft, None)) for row in doubts], {*await self._confirmed()})
+        found = await self._database.query(lambda connection: doubts_of(connection, self._job.job))
+        doubts = [Doubt(row.number, Content.of(row.draft, None)) for row in found if row.seq not in own]
+        return Others(doubts, await self._of_confirmed(set))
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may belong to rows, by the rows' numbers. They are written with the rows' outcomes."""
         for seq, found in cards.items():
-            self._resembling[seq] = json.dumps([_shown(card) for card in found])
+            self._resembling[seq] = dump_cards(found)
 
     async def finish(self, *, audit: str | None = None) -> None:
         """Record the end of the run, close the parts, and give them back."""
@@ -244,18 +229,14 @@ class StoredLedger(DurableLedger):
             LeaseLostError: another worker has the part now.
             JournalError: the database can't be written. The rows without outcome are in doubt.
         """
+        self._is_closed = True
         if self._writer is not None:
             await asyncio.wait({self._writer})
-        self._pending.update(dict.fromkeys(self._ahead, Outcome("waiting", "")))
+        self._noted |= {seq: (seq, "waiting", "") for seq in self._ahead}
         self._ahead = set()
         is_told = self.report().requests == self._told.requests
-        if self._pending or self._failure is not None or not (is_told or self._right.is_returned):
+        if self._noted or self._failure is not None or not (is_told or self._right.is_returned):
             await self._write()
-
-    def _record(self, seq: int, state: RowState, detail: str) -> None:
-        self._pending[seq] = Outcome(state, detail)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
 
     def _write_soon(self) -> None:
         self._writer = asyncio.ensure_future(self._try_to_write())
@@ -273,18 +254,14 @@ class StoredLedger(DurableLedger):
                 raise self._failure
             if self._right.is_returned:  # while this waited, the last write was made: another one would take the rows again
                 return
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            noted, self._pending = self._pending, {}
+            noted = self._take_noted()
             again, logged = self._split(sent)
-            report, is_written, now = self.report(), False, asyncio.get_running_loop().time()
-            ages = {seq: max(0.0, now - self._doubted_at.get(seq, now)) for seq in noted}
+            report, is_written, now = self.report(), False, self._loop.time()
             uncounted = [now - at for at in self._uncounted.values()]
 
             def store(connection: Connection) -> None:
                 self._right.renew(connection)
-                self._store(connection, noted, again, logged, report, ages, uncounted)
+                self._store(connection, noted.values(), again, logged, report, now, uncounted)
                 if then is not None:
                     then(connection)
 
@@ -300,7 +277,7 @@ class StoredLedger(DurableLedger):
                 if is_written:  # a cancellation, after which they are not sent
                     self._ahead.update(sent)
                 else:
-                    self._pending = {**noted, **self._pending}
+                    self._noted = {**noted, **self._noted}
                 raise
 
     def _split(self, sent: Sequence[int]) -> tuple[list[int], dict[int, int]]:
@@ -315,24 +292,23 @@ class StoredLedger(DurableLedger):
                 again.append(seq)
         return again, logged
 
-    def _candidates(self, seq: int, known: Outcome) -> str | None:
-        return self._resembling.get(seq) if known.state == "unknown" else None
-
     def _store(
         self,
         connection: Connection,
-        noted: Mapping[int, Outcome],
+        noted: Collection[Note],
         again: Iterable[int],
         logged: Mapping[int, int],
         report: BulkReport,
-        ages: Mapping[int, float],
+        now: float,
         uncounted: Sequence[float],
     ) -> None:
+        """Write outcomes and logged rows within a transaction. `now` is the time on the loop's clock."""
         job, at = self._job.job, connection.now()
-        known = {
-            seq: (seq, job, one.state, one.detail, at - ages.get(seq, 0.0), self._candidates(seq, one))
-            for seq, one in noted.items()
-        }
+        known: dict[int, tuple[object, ...]] = {}
+        for seq, state, detail in noted:
+            age = max(0.0, now - self._doubted_at.get(seq, now))  # it is in doubt since its request ended
+            resembling = self._resembling.get(seq) if state == "unknown" else None
+            known[seq] = seq, job, state, detail, at - age, resembling
         known |= {seq: (seq, job, *LOGGED, at, None) for seq in again}
         if known:  # in one order, or two transactions could wait for each other
             put_outcomes(connection, [known[seq] for seq in sorted(known)])
@@ -346,9 +322,5 @@ class StoredLedger(DurableLedger):
             values = requests, before.rejected + report.rejected, before.earlier + earlier, before.seconds + report.seconds
             statement = "UPDATE boardclient_parts SET requests = ?, rejected = ?, earlier = ?, seconds = ? WHERE part = ?"
             connection.run(statement, *values, first)
-            if 0 < before.stalls < MOST_STALLS and any(one.state == "done" for one in noted.values()):
+            if 0 < before.stalls < MOST_STALLS and any(state == "done" for _, state, _ in noted):
                 connection.run("UPDATE boardclient_parts SET stalls = 0 WHERE part = ?", first)
-
-
-def _shown(card: Card) -> list[object]:
-    return [card.id, card.name or "", card.list_id or "", card.desc, None if card.due is None else int(card.due.timestamp())]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from boardclient.bulk._content import Content, digest
 from boardclient.bulk._life import Outcome, RowState
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft, utc_timestamp
+from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.store._connection import Connection
 
 PLACES: Final = 2**32
@@ -83,6 +83,15 @@ class StoredRow(NamedTuple):
             name, list_id, desc, due, pos = json.loads(self.content)
             when = None if due is None else datetime.fromisoformat(due)
             return CardDraft(name, list_id, desc, when, pos, self.ref)
+
+
+def dump_cards(cards: Iterable[Card]) -> str:
+    """Return what is stored of cards that may be those of a row in doubt: their identifiers, and what people compare."""
+    shown = [
+        [card.id, card.name or "", card.list_id or "", card.desc, None if card.due is None else int(card.due.timestamp())]
+        for card in cards
+    ]
+    return json.dumps(shown, separators=(",", ":"))
 
 
 def first_of(part: int) -> int:

@@ -49,8 +49,8 @@ from boardclient.distributed import (
     unknown_rows,
 )
 from boardclient.errors import BoardClientError, Effect
-from boardclient.store import _ledger as stored_ledgers
 from boardclient.store._database import Database
+from boardclient.store._ledger import StoredLedger
 from boardclient.testing import faults
 from boardclient.testing.faults import Stage
 
@@ -445,7 +445,7 @@ async def test_a_batch_that_is_cancelled_during_a_transaction_is_free_at_once(
     session = world.session.with_options(limiter=Pace())
     await import_batch(job, "first", world.drafts(1, "first"), session=session)
     monkeypatch.setattr(Database, "change", cancelled_meanwhile)
-    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 600.0)  # no transaction comes in between on a slow machine
+    monkeypatch.setattr(StoredLedger, "note_seconds", 600.0)  # no transaction comes in between on a slow machine
     running = asyncio.create_task(import_batch(job, "a", rows, session=session, concurrency=1, lease=600.0))
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -617,7 +617,7 @@ async def test_a_listener_that_can_not_be_called_is_refused(world: World) -> Non
 
 async def test_a_part_costs_two_transactions_and_one_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One takes it and logs its first 64 rows, one ends it, and the read shows that others are open. The last call costs more."""
-    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 60.0)  # outcomes are written with the next rows
+    monkeypatch.setattr(StoredLedger, "note_seconds", 60.0)  # outcomes are written with the next rows
     said: Counter[str] = Counter()
 
     def counted(name: str) -> Any:

@@ -22,7 +22,6 @@ from boardclient.distributed import plan, report
 from boardclient.distributed._leases import Lease, LeaseLostError, lease_parts
 from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
-from boardclient.store import _ledger as stored_ledgers
 from boardclient.store._database import Database
 from boardclient.store._ledger import StoredJob, StoredLedger
 from boardclient.store._rows import StoredRow, rows_of
@@ -89,7 +88,7 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
 
 async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is killed later leaves them."""
-    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(StoredLedger, "note_seconds", 0.0)
     ledger = await opened(database, await held(database))
     (row,) = given = rows(1)
     await ledger.admit(given)
@@ -104,7 +103,7 @@ async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest
 
 async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit at that moment would call it a second card of its row."""
-    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(StoredLedger, "note_seconds", 0.0)
     ledger = await opened(database, await held(database))
     (row,) = given = rows(1)
     await ledger.admit(given)
@@ -132,7 +131,7 @@ async def test_a_card_whose_outcome_is_being_written_is_confirmed(database: Data
 
 async def test_rows_that_were_taken_over_can_not_be_written(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write holds neither outcomes nor rows: their owner is another, and the run meets it at its next write."""
-    monkeypatch.setattr(stored_ledgers, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(StoredLedger, "note_seconds", 0.0)
     lease = await held(database, owner="other", seconds=0.0)
     taker = await held(database)
     lease.seconds = 30.0

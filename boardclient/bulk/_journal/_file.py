@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -95,7 +95,7 @@ class JournalConnection(FileConnection):
     def now(self) -> float:
         return float(self.runs)
 
-    def each(self, sql: str, *values: object) -> Iterator[Any]:
+    def each(self, sql: str, *values: object) -> Generator[Any, None, None]:
         """Run a statement and yield its rows as they are read, for those of which there may be millions."""
         yield from self._execute(sql, values)
 

@@ -6,27 +6,23 @@ The design is described in docs/design/journal.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Final, Self, TypeVar
 
 from boardclient._base._guards import wait_to_end
-from boardclient._interface import _fields
 from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
-from boardclient.bulk._journal._journal_rows import Decision, JournalRows, Note, storable
+from boardclient.bulk._journal._journal_rows import Decision, JournalRows
 from boardclient.bulk._ledger import DurableLedger, Others
-from boardclient.bulk._life import Row, RowState
+from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
+from boardclient.store._rows import dump_cards
 
 T = TypeVar("T")
 
-_NOTE_SECONDS: Final = 0.1
-"""How long an outcome may wait to be written together with others or the next rows."""
 _STRIDE: Final = 16
 """How many rows are released together, which saves a system call per row. After a kill, up to this many more are in doubt."""
 
@@ -34,13 +30,11 @@ _STRIDE: Final = 16
 class JournalLedger(DurableLedger):
     """A ledger in a journal, for one event loop. A thread works on the file. Owned by the run, which closes it.
 
-    `Ledger` says what each method does.
-
     Rows to be sent are on the disk when `admit` returns, and released before their first request: rows that were logged and not
-    released were certainly not sent. Outcomes are noted without waiting, and written with the next rows, or soon. A row whose
-    outcome is lost in a kill is in doubt. Cancelling a caller leaves nothing half done.
+    released were certainly not sent. Cancelling a caller leaves nothing half done.
     """
 
+    note_seconds = 0.1
     largest_commit = 256  # it costs the same, however many rows it has
 
     def __init__(self, file: JournalRows, thread: ThreadPoolExecutor, commit_size: int) -> None:
@@ -52,9 +46,6 @@ class JournalLedger(DurableLedger):
         self.released = self._mark = file.last  # those of earlier runs count as released
         self._file = file
         self._thread = thread
-        self._loop = asyncio.get_running_loop()
-        self._pending: list[Note] = []
-        self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
         self._logged = file.last
         """The number of the last row that is known to be on the disk."""
@@ -96,12 +87,12 @@ class JournalLedger(DurableLedger):
             JournalError: the file can't be written, or was moved; a reference comes twice; or a row that may have been sent has
                 other content or another reference now. None of the rows may be sent.
         """
-        entries, pending = [(row.key, row.draft) for row in rows], self._take_pending()
+        entries, noted = [(row.key, row.draft) for row in rows], self._take_noted().values()
         if rows and rows[0].outcome is not None:
             refused = [(row.seq, row.draft) for row in rows]
-            decisions: list[Decision] = [(seq, None) for seq in await self._do(self._file.log_again, refused, pending)]
+            decisions: list[Decision] = [(seq, None) for seq in await self._do(self._file.log_again, refused, noted)]
         else:
-            decisions = await self._do(self._file.admit, entries, pending)
+            decisions = await self._do(self._file.admit, entries, noted)
         for row, (seq, outcome) in zip(rows, decisions, strict=True):
             row.seq, row.first_seq = seq, self._file.first.get(seq)
             if outcome is not None:
@@ -109,7 +100,7 @@ class JournalLedger(DurableLedger):
         self._logged = self._file.last
 
     def release(self, row: Row) -> None:
-        """Note that a row may be sent. Called before its first request, if its number is above `released`.
+        """Note that a row may be sent.
 
         Raises:
             JournalError: this can't be noted, or an outcome could not be written. The row must not be sent.
@@ -122,7 +113,7 @@ class JournalLedger(DurableLedger):
         self.released = self._mark = released
 
     def _may_send(self) -> bool:
-        """Return True while the journal is this run's. Otherwise the next row is passed to `release`, which ends the run."""
+        """Return True while the journal is this run's. Otherwise the next row is passed to `release`, which raises why not."""
         if self._file.journal.has_lock():
             return True
         self.released = -1
@@ -141,8 +132,7 @@ class JournalLedger(DurableLedger):
             self._submit(self._file.record_shown, fields)
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
-        values = [(seq, _fields.encode([_shown(card) for card in found]).decode()) for seq, found in cards.items()]
-        await self._do(self._file.record, self._take_pending(), values)
+        await self._do(self._file.record, self._take_noted().values(), [(seq, dump_cards(found)) for seq, found in cards.items()])
 
     async def baseline(self) -> IdSet | None:
         known = self._file.journal.meta.baseline
@@ -153,23 +143,13 @@ class JournalLedger(DurableLedger):
         await self._do(self._file.set_baseline, tuple(ids))
         self.listed_before = len(ids)
 
-    async def confirmed(self) -> IdSet:
-        self._write_pending()
-        return await self._do(lambda: IdSet(self._file.confirmed()))
-
-    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
-        def find() -> set[str]:
-            with contextlib.closing(self._file.confirmed()) as ids:
-                return set(islice(filter(condition, ids), most))
-
-        self._write_pending()
-        return await self._do(find)
+    async def _of_confirmed(self, work: Callable[[Iterable[str]], T]) -> T:
+        self._write_soon()
+        return await self._do(self._file.of_confirmed, work)
 
     async def count_earlier(self, condition: Callable[[str], bool]) -> int:
-        def count() -> int:
-            return sum(card_id in self._file.done and condition(card_id) for card_id in self._file.confirmed())
-
-        return await self._do(count)
+        done = self._file.done
+        return await self._of_confirmed(lambda ids: sum(card_id in done and condition(card_id) for card_id in ids))
 
     async def others(self) -> Others:
         return Others(() if self._file.journal.runs == 1 else await self._do(self._file.doubts))
@@ -184,27 +164,13 @@ class JournalLedger(DurableLedger):
                 doubt.
         """
         if self._closing is None:
-            self._closing = self._submit(self._file.finish, self._take_pending(), self._mark)
+            self._closing = self._submit(self._file.finish, self._take_noted().values(), self._mark)
+            self._is_closed = True
             self._thread.shutdown(wait=False)
         await wait_to_end(asyncio.wrap_future(self._closing))
 
-    def _record(self, seq: int, state: RowState, detail: str) -> None:
-        """Keep the state of a row. If it can't be written, the next `admit` or `aclose` raises."""
-        self._check_open()
-        self._pending.append((seq, state, storable(detail)))
-        if self._timer is None:
-            self._timer = self._loop.call_later(_NOTE_SECONDS, self._write_pending)
-
-    def _take_pending(self) -> list[Note]:
-        noted, self._pending = self._pending, []
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return noted
-
-    def _write_pending(self) -> None:
-        """Write the noted outcomes without waiting: the file raises an error at its next use."""
-        self._submit(self._file.record, self._take_pending())
+    def _write_soon(self) -> None:
+        self._submit(self._file.record, self._take_noted().values())
 
     async def _do(self, work: Callable[..., T], *arguments: object) -> T:
         """Let the thread do something, which a cancellation does not affect."""
@@ -213,13 +179,3 @@ class JournalLedger(DurableLedger):
     def _submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
         self._check_open()
         return self._thread.submit(work, *arguments)
-
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise RuntimeError("the journal is closed")
-
-
-def _shown(card: Card) -> list[object]:
-    shown = (card.id, card.name or "", card.list_id or "", card.desc)
-    texts = [None if text is None else storable(text) for text in shown]
-    return [*texts, None if card.due is None else int(card.due.timestamp())]

@@ -9,26 +9,24 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient._interface import _fields
 from boardclient.bulk._content import Content, IdSet
 from boardclient.bulk._journal._file import JOB, JournalFile
-from boardclient.bulk._ledger import Doubt
-from boardclient.bulk._life import Outcome, RowKey, RowState
+from boardclient.bulk._ledger import Doubt, Note, storable
+from boardclient.bulk._life import FIXED, Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
-from boardclient.store._by_hand import named
-from boardclient.store._rows import DONE
+from boardclient.store._by_hand import doubts_of, named
+from boardclient.store._rows import DONE, StoredRow
 
 T = TypeVar("T")
 
 Decision: TypeAlias = "tuple[int, Outcome | None]"
 """What the file has of a row: its number, and its outcome, None if the row was logged to be sent."""
-Note: TypeAlias = tuple[int, RowState, str]
-"""The outcome of a row as it is stored: its number, its state, and the card's id if it is done, otherwise the reason."""
 
 _AT_ONCE: Final = 128
 """How many rows a statement finds. Each gives up the GIL, and the event loop's thread may keep it for 5 ms
@@ -42,11 +40,6 @@ _FIND_BY_CONTENT: Final = (
     " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
     " WHERE coalesce(o.state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
 )
-_DOUBTS: Final = (
-    "SELECT r.seq, coalesce(r.marker, r.seq) AS number, r.content FROM boardclient_rows AS r"
-    " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
-    " WHERE r.seq <= ? AND coalesce(o.state, 'logged') IN ('logged', 'unknown') ORDER BY r.seq"
-)
 _MARKERS: Final = "SELECT seq, marker FROM boardclient_rows WHERE marker IS NOT NULL"
 _ADD_ROWS: Final = "INSERT INTO boardclient_rows"
 _COLUMNS: Final = (("seq", int), ("job", str(JOB)), ("ref", str), ("content", str))
@@ -59,7 +52,6 @@ _REPLACE: Final = (
 _NAME: Final = "ON CONFLICT (seq) DO UPDATE SET resembling = excluded.resembling"
 _FIELDS: Final = ("name", "list", "description", "due date", "position")
 """The words for what a stored content holds, in its order."""
-_UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
 
 
 class _Known(NamedTuple):
@@ -92,7 +84,7 @@ class JournalRows:
         self._outcome = (("seq", int), ("job", str(JOB)), ("state", str), ("detail", str), ("at", str(file.runs)))
         self.first: dict[int, int] = dict(file.connection.each(_MARKERS))
         """The first numbers of rows that have got another one since."""
-        self.done = IdSet(self.confirmed())
+        self.done: IdSet = self.of_confirmed(IdSet)
         """The cards of rows of earlier runs."""
         if not is_rehearsal:
             file.lock.begin(file.meta.secret, file.runs, self.last)
@@ -106,7 +98,7 @@ class JournalRows:
             opened.pop_all()
             return run
 
-    def admit(self, entries: Sequence[tuple[RowKey, CardDraft]], outcomes: Sequence[Note] = ()) -> list[Decision]:
+    def admit(self, entries: Sequence[tuple[RowKey, CardDraft]], outcomes: Iterable[Note] = ()) -> list[Decision]:
         """Record outcomes, log the rows to be sent, and return what to do with each row. On return everything is on the disk.
 
         Rows that an earlier run saw refused are not logged yet: `log_again` does that.
@@ -127,13 +119,13 @@ class JournalRows:
                 return self._log(keys, contents, known)
         raise JournalError(f"{self.journal.path}: {refusal}")
 
-    def log_again(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Sequence[Note] = ()) -> list[int]:
+    def log_again(self, rows: Sequence[tuple[int, CardDraft]], outcomes: Iterable[Note] = ()) -> list[int]:
         """Record outcomes, and log rows that were refused and are sent again. Return their new numbers."""
         with self.journal.transaction():
             self._record(outcomes)
             return [self._renumber(seq, content_text(draft)) for seq, draft in rows]
 
-    def record(self, outcomes: Sequence[Note], resembling: Sequence[tuple[int, str]] = ()) -> None:
+    def record(self, outcomes: Iterable[Note], resembling: Sequence[tuple[int, str]] = ()) -> None:
         """Record outcomes, of which the last counts, and cards that may be those of rows in doubt."""
         columns = (*self._outcome[:2], ("state", "'unknown'"), ("detail", "''"), self._outcome[-1], ("resembling", str))
         with self.journal.transaction():
@@ -150,7 +142,7 @@ class JournalRows:
             self._connection.run("UPDATE boardclient_outcomes SET at = 0 WHERE seq {in ?}", [seq for seq, _ in rows])
             self.journal.disown({card_id for _, card_id in rows})
 
-    def finish(self, outcomes: Sequence[Note], released: int) -> None:
+    def finish(self, outcomes: Iterable[Note], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""
         try:
             with self.journal.transaction():  # even without outcomes: this raises an earlier error of the file
@@ -173,17 +165,17 @@ class JournalRows:
         with self.journal.transaction():
             self.journal.set_meta(shown=" ".join(sorted(self.shown)))
 
-    def confirmed(self) -> Generator[str, None, None]:
-        """Yield the cards of rows."""
-        with self.journal.guarded():
-            for (card_id,) in self._connection.each(DONE, JOB):
-                yield card_id
+    def of_confirmed(self, work: Callable[[Iterable[str]], T]) -> T:
+        """Return what `work` makes of the cards of rows, of which there may be millions."""
+        with self.journal.guarded(), contextlib.closing(self._connection.each(DONE, JOB)) as rows:
+            return work(card_id for (card_id,) in rows)
 
     def doubts(self) -> list[Doubt]:
         """Return the rows in doubt that the input of this run has not reached."""
         with self.journal.guarded():
-            rows = self._connection.fetch(_DOUBTS, self._last_before)
-        return [Doubt(row.number, read_content(row.content)) for row in rows if not self._seen[row.seq]]
+            return [
+                Doubt(row.number, read_content(row.content)) for row in doubts_of(self._connection, JOB) if self._is_ahead(row)
+            ]
 
     # --- rows
 
@@ -225,7 +217,7 @@ class JournalRows:
             equal.sort(key=lambda row: (isinstance(row.key, str), row.key))
         return found
 
-    def _is_ahead(self, row: _Known) -> bool:
+    def _is_ahead(self, row: _Known | StoredRow) -> bool:
         """Return True if a row is of an earlier run, and the input of this one has not reached it."""
         return row.seq <= self._last_before and not self._seen[row.seq]
 
@@ -236,7 +228,7 @@ class JournalRows:
             row = known.get(key)
             if key in seen or (row is not None and not self._is_ahead(row)):
                 return f"{named(key)} comes twice in the input: give each row a reference of its own"
-            if row is not None and row.content != content and row.state in _UNCHANGEABLE:
+            if row is not None and row.content != content and row.state in FIXED:
                 hint = "" if isinstance(key, str) else "; without references, a row that was inserted shifts those behind it"
                 return (
                     f"{named(key)} was sent by an earlier run with another {_difference(row.content, content)}:"
@@ -281,7 +273,7 @@ class JournalRows:
             # A row that was not created may have this key. The two exchange their keys, each of which is unique at any time.
             for new, old in ((-1, key), (key, row.key), (row.key, -1)):
                 self._connection.run("UPDATE boardclient_rows SET ref = ? WHERE job = ? AND ref = ?", new, JOB, old)
-        if row.state in _UNCHANGEABLE or row.state == "failed":
+        if row.state in FIXED or row.state == "failed":
             return row.seq, Outcome(row.state, row.detail or "")
         # What was deleted may be listed for a while, with the marker of the row.
         return self._renumber(row.seq, content, keeps_marker=row.state != "undone"), None
@@ -298,7 +290,7 @@ class JournalRows:
             self.first[self.last] = first
         return self.last
 
-    def _record(self, outcomes: Sequence[Note]) -> None:
+    def _record(self, outcomes: Iterable[Note]) -> None:
         self._connection.insert(_ADD_OUTCOMES, self._outcome, outcomes, _REPLACE)
 
     # --- statements
@@ -314,7 +306,7 @@ def _may_be_another(key: RowKey, content: str, row: _Known | None) -> bool:
 
     A position is another row's once a row that was not created has been taken out before it.
     """
-    return row is None or (isinstance(key, int) and row.content != content and row.state not in _UNCHANGEABLE)
+    return row is None or (isinstance(key, int) and row.content != content and row.state not in FIXED)
 
 
 def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -337,7 +329,3 @@ def _difference(before: str, now: str) -> str:
 
 def read_content(text: str) -> Content:
     return Content(*json.loads(text)[:4])
-
-
-def storable(text: str) -> str:
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
