@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -54,13 +55,11 @@ class FileConnection(Connection):
         return self._execute(sql, values).rowcount
 
     def insert(self, head: str, columns: Columns, rows: Iterable[Sequence[object]], tail: str = "") -> list[Any]:
-        names = ", ".join(name for name, _ in columns)
-        marks = ", ".join(kind if isinstance(kind, str) else "?" for _, kind in columns)
         most = min(_ROWS, _PARAMETERS // len(columns))
         left, found = iter(rows), list[Any]()
         while some := [*islice(left, most)]:
-            sql = f"{head} ({names}) VALUES {', '.join([f'({marks})'] * len(some))} {tail}"
-            found += _rows_of(self._execute(sql, [*chain.from_iterable(some)]))
+            # Without what `_execute` does for lists and clocks, which no row has: each commit of a journal inserts.
+            found += _rows_of(self.raw.execute(_insertion(head, columns, len(some), tail), [*chain.from_iterable(some)]))
         return found
 
     def now(self) -> float:
@@ -89,6 +88,13 @@ class FileConnection(Connection):
 
     def close(self) -> None:
         self.raw.close()
+
+
+@functools.lru_cache(100)
+def _insertion(head: str, columns: Columns, rows: int, tail: str) -> str:
+    names = ", ".join(name for name, _ in columns)
+    marks = ", ".join(kind if isinstance(kind, str) else "?" for _, kind in columns)
+    return f"{head} ({names}) VALUES {', '.join([f'({marks})'] * rows)} {tail}"
 
 
 def _rows_of(cursor: sqlite3.Cursor) -> list[Any]:
