@@ -59,6 +59,8 @@ _LISTS_SECONDS: Final = 1.0
 """How long a run waits for another one that reads the lists of the board."""
 _MOST_ABANDONED: Final = 200
 """How many abandoned parts are completed together."""
+_UNDELIVERED: Final = UNSENT | {"logged"}
+"""The states of rows of which nothing is known that a call could return."""
 _HELD: Final = "SELECT {held} AS is_held, lease_until - {clock} AS rest, size, in_doubt FROM boardclient_parts WHERE part = ?"
 
 Progress = Callable[[BulkProgress], object]
@@ -192,7 +194,7 @@ class Task:
                 left, report, found = await self._hold(choose, first)
             except DrainedError:
                 rows = await self.database.query(lambda connection: rows_by_number(connection, numbers))  # noqa: B023 -- awaited
-                if any(row.state in UNSENT or row.state == "logged" for row in rows):
+                if any(row.state in _UNDELIVERED for row in rows):
                     raise
                 left, report, found = rows, BulkReport(), []  # all results are from before
             for row in left:
