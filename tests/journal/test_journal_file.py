@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from boardclient import Card, CardDraft, JournalError, _environment
+from boardclient import Card, CardDraft, JournalError
+from boardclient._base import _environment
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import _file
 from boardclient.bulk._journal._journal_ledger import JournalLedger
