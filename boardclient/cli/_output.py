@@ -213,7 +213,8 @@ _WORDS = {
     "allow_insecure=True": "--allow-insecure (before the command)",
     "base_url": "the service's address (BOARDCLIENT_BASE_URL, --base-url)",
     "auth_url": "the address of the token exchange (BOARDCLIENT_AUTH_URL, --auth-url)",
-    "give ssl= a context that trusts its issuer": "set SSL_CERT_FILE to a file with the certificate of its issuer",
+    "give ssl= a context with one": "which the command line can't give: ssl= of a session can",
+    ", with limiter=Pace()": "",
     "check proxy= or the proxy of the environment": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
     "give them in proxy=": "give them in its variable, such as HTTPS_PROXY=http://user:password@proxy.example:3128",
     "proxy must be": "the proxy of the environment (HTTPS_PROXY, HTTP_PROXY) must be",
@@ -224,11 +225,19 @@ _WORDS = {
 def in_words(error: Exception) -> str:
     """Return an error's message in the words of the command line."""
     text = str(error) or type(error).__name__
-    for name, words in _WORDS.items():
+    for name, words in {**_WORDS, "give ssl= a context that trusts its issuer": _where_issuers_are()}.items():
         text = text.replace(name, words)
     # In upper and lower case, as proxies are looked for.
     has_all = any(name.upper() == "ALL_PROXY" and value for name, value in os.environ.items())  # few set it, and it counts last
     return text.replace("HTTPS_PROXY, HTTP_PROXY", "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY") if has_all else text
+
+
+def _where_issuers_are() -> str:
+    """Return what makes a certificate trusted. A file that OpenSSL can't open is one without certificates, and no error."""
+    words, path = "set SSL_CERT_FILE to a file with the certificate of its issuer", os.environ.get("SSL_CERT_FILE")
+    if not path:
+        return words
+    return f"{words} (now it names {path}{'' if os.path.isfile(path) else ', which is no file'})"
 
 
 class CommandError(click.ClickException):

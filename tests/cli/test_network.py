@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from import_helpers import into
 
+import boardclient
+from boardclient.cli._output import in_words
 from boardclient.testing import assert_no_secrets
 
 
@@ -188,6 +190,24 @@ def test_an_issuer_that_is_not_known_is_named_with_the_variable_that_helps(
         assert "ssl=" not in out + err
     environment = {**os.environ, "SSL_CERT_FILE": str(cert)}  # which OpenSSL reads once for a process
     subprocess.run([sys.executable, "-m", "boardclient", "whoami"], env=environment, check=True)
+
+
+def test_errors_are_in_words_of_the_command_line(cli, board_service, tmp_path, monkeypatch) -> None:
+    """A parameter of programs is no advice here, and a variable that is set already is looked at."""
+    board_service.faults.add(board_service.faults.status(429, {"Retry-After": "3600"}))
+    assert "limiter=" not in cli("whoami").err
+    issuer = boardclient.TransportError(
+        "the certificate was refused, check the host, or give ssl= a context that trusts its issuer"
+    )
+    words, file = "or set SSL_CERT_FILE to a file with the certificate of its issuer", tmp_path / "some.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    assert in_words(issuer).endswith(f"{words} (now it names {file}, which is no file)")
+    file.touch()
+    assert in_words(issuer).endswith(f"{words} (now it names {file})")
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert in_words(issuer).endswith(words)
+    client = boardclient.TransportError("the peer wants a client certificate: give ssl= a context with one")
+    assert in_words(client).endswith(": which the command line can't give: ssl= of a session can")
 
 
 def _no_more_files(*_: object, **__: object) -> int:

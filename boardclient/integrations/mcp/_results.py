@@ -35,8 +35,8 @@ CORRECT: Final = "Correct the arguments that the error names, then make the call
 TELL: Final = "Tell the user what the error says"
 _MOST_TRIES: Final = 3
 """After so many calls that failed alike, `next_step` no longer says that the call should be repeated."""
-_PAGE: Final = re.compile(r" \(docs/[^)]*\)")
-"""A page that an error names, which an agent can't open."""
+_FOR_PROGRAMS: Final = re.compile(r" \(docs/[^)]*\)|, with limiter=Pace\(\)")
+"""What an error names and an agent can't use: a page, and a parameter of a program."""
 _REDIRECT: Final = 3
 """The first digit of the statuses that name another address."""
 
@@ -97,7 +97,9 @@ def late(seconds: float, what: str, advice: Advice, tries: int, ends_at: datetim
 def of_error(error: errors.BoardClientError, advice: Advice, tries: int) -> Result:
     """Return the result of a call that raised. `tries` says how often the same call has failed, this time included."""
     moment = _text_of(error.retry_at)
-    return failed(error.effect, _PAGE.sub("", str(error)), _next_step(error, advice, tries, moment), error.candidates, moment)
+    return failed(
+        error.effect, _FOR_PROGRAMS.sub("", str(error)), _next_step(error, advice, tries, moment), error.candidates, moment
+    )
 
 
 def shown(result: Result) -> CallToolResult:
