@@ -22,6 +22,13 @@ def journal(cli, board_service: BoardService, board, csv_file) -> Path:
     return Path(f"{path}.journal")
 
 
+@pytest.mark.parametrize("command", [("undo",), ("journal", "show"), ("journal", "resolve")])
+def test_the_file_in_place_of_its_journal_names_the_journal(cli, journal: Path, command: tuple[str, ...]) -> None:
+    """An import is undone by its journal, and not by its file."""
+    words = f"this is the file of an import, whose journal is {journal}"
+    cli(*command, str(journal).removesuffix(".journal")).fails(2, words)
+
+
 def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: Path) -> None:
     """`journal show` prints how many rows are in which state."""
     before = journal.read_bytes()

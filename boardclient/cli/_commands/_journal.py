@@ -24,7 +24,20 @@ commands = Group("journal")
 _UNKNOWN = ("row", "name", "card", "card_name", "likeness", "suggested", "reason")
 _CANDIDATES = 3
 
-_journal = argument("FILE", type=FilePath(), help="The journal of an import.")
+
+class _JournalPath(FilePath):
+    """The path of a journal. That of the file whose rows it records is refused, and the journal named."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        path = super().convert(value, param, ctx)
+        beside = path.with_name(f"{path.name}.journal")
+        if path.is_file() and beside.is_file():
+            self.fail(f"this is the file of an import, whose journal is {beside}", param, ctx)
+        return path
+
+
+_journal = argument("FILE", type=_JournalPath(), help="The journal of an import.")
 journal = commands.part("journal")
 
 
