@@ -93,6 +93,8 @@ _MODULE = re.compile(r"\bboardclient(?:\.\w+)*\.")
 _INDEX = re.compile(r"^<!-- index: (.*) -->$", re.MULTILINE)
 _BOX = re.compile(r'\["(.*?)"\]')
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+)')
+_TELEPHONE_PIXELS = 420
+"""A drawing that is no wider shrinks to the column of a telephone, where its text has 9 pixels or more. Wider ones scroll."""
 _BREAK = re.compile(r"(?<=[^\W_])([._(=/])(?=\w|$)")
 _CODE = re.compile(r'(<span class="pre">)([^<]+)')
 _FACTOR = re.compile(r"(\d) \(([\d.]+) \u00d7\)")
@@ -123,7 +125,8 @@ def _with_drawings(app: Any, page: str, source: list[str]) -> None:
         pixels = round(float(width[1]) * 0.75) if width else 600
         boxes = "; ".join(_BOX.findall(block[1])).replace("<br>", ": ")
         image = f"```{{image}} /drawings/{path.name}\n:width: {pixels}px\n:alt: {boxes}\n```"
-        return f":::{{container}} drawing\n{image}\n:::"
+        fits = " fits" if pixels <= _TELEPHONE_PIXELS else ""
+        return f":::{{container}} drawing{fits}\n{image}\n:::"
 
     def indexed(words: re.Match[str]) -> str:
         return f"```{{index}} ! {words[1].replace(', ', ', ! ')}\n```"

@@ -54,6 +54,8 @@ class SessionParts:
         self.slots: ConnectionSlots = ConnectionSlots(self.transport.max_connections)
         self.in_flight: InFlightCalls = InFlightCalls()
         self.timeout = timeout
+        self.settle_seconds: float | None = None
+        """What `settle` is where a call does not say. None: it comes from the call's timeout."""
         self._limiter = limiter
         """The session's limiter, whose pace `stats` shows."""
         self._observers = observers

@@ -341,6 +341,8 @@ def check_patience(patience: float | None) -> None:
 def settle_seconds_of(pipeline: Pipeline, settle: float | None) -> float:
     """Check `settle`, and return it or its default."""
     check_settle(settle)
+    if settle is None:
+        settle = pipeline.parts.settle_seconds
     if settle is not None:
         return settle
     return _SETTLE_SECONDS if pipeline.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * pipeline.timeout)

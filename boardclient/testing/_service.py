@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOST = "127.0.0.1"
 _BACKSTOP_SECONDS = 0.05
+_PLAYGROUND_SETTLE_SECONDS = 1.0
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -596,6 +597,8 @@ async def playground(service: BoardService | None = None) -> AsyncIterator[Playg
         print(board.name)
     ```
 
+    Where a call names no `settle`, it is one second: the embedded service commits at once.
+
     Args:
         service: The service to run. By default a `BoardService()` with its default options.
 
@@ -603,4 +606,5 @@ async def playground(service: BoardService | None = None) -> AsyncIterator[Playg
         OSError: the service's port is in use.
     """
     async with service or BoardService() as running, running.session() as session:
+        session._parts.settle_seconds = _PLAYGROUND_SETTLE_SECONDS
         yield Playground(running, session)

@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import socket
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from boardclient import ApiError, AuthorizationRequest, FileTokenStore
-from boardclient.testing import BoardService, playground
+from boardclient import ApiError, AuthorizationRequest, BulkProgress, CardDraft, FileTokenStore
+from boardclient.testing import BoardService, faults, playground
 
 
 async def test_records_each_call(client, service):
@@ -226,6 +227,22 @@ async def test_on_call_receives_each_call_once_it_has_its_response() -> None:
         await session.members.me()
         assert [(call.operation, call.status) for call in told] == [("members.me", 200)]
         assert told == service.calls
+
+
+async def test_a_playground_settles_in_a_second() -> None:
+    """Examples lose a response and show what becomes of its card, without an option and without a minute of waiting."""
+    async with playground() as (service, session):
+        board = service.seed({"To Do": []})
+        service.faults.add(faults.drop(commit=True), "cards.create", times=1)
+        told: asyncio.Future[timedelta] = asyncio.get_running_loop().create_future()
+
+        def look(progress: BulkProgress) -> None:
+            if progress.wait_ends_at is not None and not told.done():
+                told.set_result(progress.wait_ends_at - datetime.now(UTC))
+
+        drafts = [CardDraft("a", board.lists["To Do"])]
+        async with session.with_options(timeout=20).cards.create_many(drafts, board_id=board.id, on_progress=look):
+            assert await told <= timedelta(seconds=1)
 
 
 async def test_a_store_of_tokens_serves_one_service_after_another(tmp_path: Path) -> None:
