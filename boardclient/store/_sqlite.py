@@ -57,9 +57,11 @@ class FileConnection(Connection):
     def insert(self, head: str, columns: Columns, rows: Iterable[Sequence[object]], tail: str = "") -> list[Any]:
         most = min(_ROWS, _PARAMETERS // len(columns))
         left, found = iter(rows), list[Any]()
+        has_words = any(isinstance(kind, str) and "{" in kind for _, kind in columns)
         while some := [*islice(left, most)]:
-            # Without what `_execute` does for lists and clocks, which no row has: each commit of a journal inserts.
-            found += _rows_of(self.raw.execute(_insertion(head, columns, len(some), tail), [*chain.from_iterable(some)]))
+            text, values = _insertion(head, columns, len(some), tail), [*chain.from_iterable(some)]
+            # Each commit of a journal inserts, and no row has what `_execute` looks for, unless it is the time.
+            found += _rows_of(self._execute(text, values) if has_words else self.raw.execute(text, values))
         return found
 
     def now(self) -> float:
