@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from boardclient.bulk import BulkAudit, BulkReport, CardResult
-from boardclient.bulk._content import Content
+from boardclient.bulk._content import Content, secret_marker
 from boardclient.bulk._life import IN_DOUBT, RowState
 from boardclient.bulk.journal import JournalRow, UnknownRow, beside, suggested
 from boardclient.distributed._doubts import BY_RECONCILING, explain
@@ -367,11 +367,13 @@ async def unknown_rows(ledger: Job | str | os.PathLike[str], *, name: str | None
 
 async def _unknown(database: Database, job: int) -> list[UnknownRow]:
     rows = []
+    (stored,) = await database.read("SELECT secret FROM boardclient_jobs WHERE job = ?", job)
     async for index, row in _rows(database, job, is_problem=True):
         if row.state in IN_DOUBT:
             key = index if row.ref is None else row.ref
             content, detail = Content.of(row.draft, None), row.outcome.detail
-            shown = JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail)
+            marker = secret_marker(bytes(stored.secret), row.number)
+            shown = JournalRow(seq=index + 1, key=key, content=content, state="unknown", detail=detail, marker=marker)
             rows.append(beside(shown, row.resembling))
     done = await database.read(DONE, job) if rows else []
     return suggested(rows, (row.detail for row in done))

@@ -688,6 +688,17 @@ async def test_what_names_no_row_settles_none(world: World, row: Any) -> None:
     assert len(await unknown_rows(job)) == 2
 
 
+async def test_the_marker_of_a_row_in_doubt_is_that_of_its_card(world: World) -> None:
+    """A person can look for it on the board."""
+    job, rows = await world.open(), world.drafts(2)
+    world.service.faults.add(faults.drop(commit=True), "cards.create")
+    assert (await world.deliver(job, "a", rows)).unknown == 2
+    shown = {card.name: card.desc or "" for card in await world.session.boards.cards(world.board_id)}
+    markers = {found.row.marker: shown[found.row.content.name] for found in await unknown_rows(job)}
+    assert len(markers) == 2
+    assert all(marker in desc for marker, desc in markers.items())
+
+
 async def test_the_card_of_a_reference_is_settled_by_that_reference(world: World) -> None:
     """It is the key of a batch of one row."""
     world.service.faults.add(faults.drop(), "cards.create", call=1)
