@@ -14,7 +14,6 @@ from typing import Final, Literal, TextIO
 __all__ = ["log_to_stderr"]
 
 _root: Final = logging.getLogger("boardclient")
-_root.addHandler(logging.NullHandler())
 CALLS: Final = logging.getLogger("boardclient.calls")
 
 
@@ -34,30 +33,6 @@ def _keep_in_one_line(record: logging.LogRecord) -> bool:
         if isinstance(value, str):
             setattr(record, name, _escaped(value))
     return True
-
-
-class _LastResort(logging.Handler):
-    """Shows records for which there is no handler, as Python does by default."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        super().__init__(logging.WARNING)
-        self._logger = logger
-
-    def emit(self, record: logging.LogRecord) -> None:
-        # At each record: an application may configure logging after this module was imported.
-        shows = [*self._logger.handlers, *_root.handlers, *logging.getLogger().handlers]
-        if logging.lastResort is not None and not any(type(one) not in {logging.NullHandler, _LastResort} for one in shows):
-            logging.lastResort.handle(record)
-
-
-def shown_by_default(name: str) -> logging.Logger:
-    """Return a logger that warns on standard error by default.
-
-    Where logging is configured, it does what that says.
-    """
-    logger = logging.getLogger(name)
-    logger.addHandler(_LastResort(logger))
-    return logger
 
 
 for _name in (

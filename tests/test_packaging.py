@@ -54,7 +54,7 @@ for name in boardclient.__all__:  # also what is imported when it is first asked
 watching = False
 
 root, own = logging.getLogger(), logging.getLogger("boardclient")
-handlers = [repr(handler) for handler in root.handlers + own.handlers if not isinstance(handler, logging.NullHandler)]
+handlers = [repr(handler) for handler in root.handlers + own.handlers]
 threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
 levels = [root.level - logging.WARNING, own.level - logging.NOTSET]
 print(json.dumps({"modules": sorted(sys.modules), "opened": opened, "threads": threads, "handlers": handlers, "levels": levels}))
@@ -131,9 +131,16 @@ def test_import_opens_nothing(imported: dict[str, list[object]]) -> None:
 
 
 def test_import_configures_no_logging(imported: dict[str, list[object]]) -> None:
-    """Logging is the application's: no handler but a NullHandler, and no level."""
+    """Logging is the application's: no handler and no level."""
     assert imported["handlers"] == []
     assert imported["levels"] == [0, 0]
+
+
+def test_warnings_are_shown_where_logging_is_not_configured() -> None:
+    """Python writes them to standard error, each in one line."""
+    code = r"import logging, boardclient.logs; logging.getLogger('boardclient').warning('one\nforged')"
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=True, timeout=300)
+    assert done.stderr == "one\\nforged\n"
 
 
 def test_version_is_the_distribution_version() -> None:

@@ -24,14 +24,13 @@ from boardclient.bulk._life import Row, Unknown
 from boardclient.bulk._proof._recognition import Marking
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Snapshot, Tally
 from boardclient.events import BulkProgress
-from boardclient.logs import shown_by_default
 from boardclient.models import DraftLike, check_identifier, check_seconds, check_yields_rows
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
 """The default of `settle` if calls have no deadline, so that a request may take any time."""
 _logger: Final = logging.getLogger("boardclient")
-_waits: Final = shown_by_default("boardclient.runs")
+_waits: Final = logging.getLogger("boardclient.runs")
 _QUIET_SECONDS: Final = 5.0
 """How long a run waits before the log says so, if no program shows its progress."""
 

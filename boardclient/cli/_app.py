@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 import math
 import os
 import re
@@ -425,8 +426,23 @@ def _null_device(name: str) -> TextIOWrapper:
     return open(os.open(os.devnull, access), "r" if name == "stdin" else "w", encoding="utf-8", closefd=False)
 
 
+def _is_said_otherwise(record: logging.LogRecord) -> bool:
+    return False
+
+
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. The default arguments are those of the process."""
+    own = logging.getLogger("boardclient")
+    if not os.environ.get("BOARDCLIENT_LOG"):
+        # Commands say themselves what it warns of, such as failed rows. Loggers below it are shown: the keyring waits.
+        own.addFilter(_is_said_otherwise)
+    try:
+        _run(argv)
+    finally:
+        own.removeFilter(_is_said_otherwise)
+
+
+def _run(argv: Sequence[str] | None) -> NoReturn:
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name) or _null_device(name)
         setattr(sys, name, whole(stream) if name != "stdin" and isinstance(stream, TextIOWrapper) else stream)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from boardclient.errors import CredentialError
-from boardclient.logs import shown_by_default
 
 _SECONDS: Final = 15.0
 """How long a keyring may take, since it may ask its user for a password. Without a desktop it may never respond."""
@@ -17,7 +17,7 @@ _QUIET_SECONDS: Final = 2.0
 """How long it may take before a log record says what is waited for."""
 _SERVICE: Final = "boardclient"
 
-_waits: Final = shown_by_default("boardclient.credentials")
+_waits: Final = logging.getLogger("boardclient.credentials")
 
 
 def entry_of(name: str) -> dict[str, str]:

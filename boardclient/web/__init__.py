@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import copy
 import functools
+import logging
 import math
 import re
 import secrets
@@ -38,7 +39,6 @@ from boardclient.errors import (
     SessionClosedError,
     TransportError,
 )
-from boardclient.logs import shown_by_default
 from boardclient.models import Member, check_seconds, check_text
 from boardclient.session import AsyncSession
 from boardclient.web._cookies import SKEW_SECONDS, Cookies, Flow, SignedAccount, SignInCookies
@@ -51,7 +51,7 @@ Query: TypeAlias = Mapping[str, str] | str | bytes
 """The query of a request: a mapping, or the raw query string."""
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
-_logger: Final = shown_by_default("boardclient.web")
+_logger: Final = logging.getLogger("boardclient.web")
 
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _FLOW_SECONDS: Final = 600

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -206,6 +207,15 @@ def test_rows_that_fail_are_named_and_lost_responses_are_searched_for(cli, board
     assert lines[0].startswith("row 2: failed: ")
     assert lines[1:] == ["boardclient: error: 1 row failed; the same command line sends failed rows again"]
     assert "\x1b" not in err
+
+
+def test_what_a_command_says_is_not_logged_as_well(cli, board_service: BoardService, board, csv_file, caplog) -> None:
+    """A failed row is named once. Logging is afterwards as it was before."""
+    before = [*logging.getLogger("boardclient").filters]
+    board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
+    assert cli("import", csv_file(THREE), *into(board)).code == 1
+    assert caplog.records == []
+    assert logging.getLogger("boardclient").filters == before
     assert len(board_service.calls_of("cards.create")) == 3
 
 
