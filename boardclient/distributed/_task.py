@@ -14,14 +14,11 @@ from typing import Final, TypeVar
 import attrs
 
 from boardclient._base._guards import check_notified
-from boardclient._interface import _operations as operations
 from boardclient._interface._responses import moment_in
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk import BulkReport, BulkRun, CardResult
 from boardclient.bulk._engine._places import BulkOptions
-from boardclient.bulk._ledger import UnrecordedError
 from boardclient.bulk._life import IN_DOUBT, UNSENT
-from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.bulk._results import MOST_PROBLEMS
 from boardclient.bulk._run import check_count, check_patience, make_options
 from boardclient.bulk._single import End, late
@@ -38,13 +35,13 @@ from boardclient.distributed._leases import (
     worker_name,
 )
 from boardclient.distributed._status import result_of
-from boardclient.distributed._worker_process import WorkerProcess
+from boardclient.distributed._worker_process import WorkerProcess, check_recorded
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import CardDraft, check_seconds
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
-from boardclient.store._ledger import StoredJob, StoredLedger, unrecorded
+from boardclient.store._ledger import StoredJob, StoredLedger, replaced
 from boardclient.store._rows import OPEN_ROWS, PLACES, StoredRow, rows_by_number, rows_of
 from boardclient.store._tables import dump_audit
 
@@ -171,10 +168,7 @@ class Task:
         statement = "SELECT is_draining, options FROM boardclient_jobs WHERE job = ? AND secret = ?"
         found = connection.one(statement, self.stored.job, self.stored.secret)
         if found is None:
-            raise JournalError(
-                f"the ledger {self.job.ledger} was emptied or replaced while it was in use: nothing more is sent."
-                " Put it back, and reconcile the job before anything else"
-            )
+            raise replaced(self.job.ledger)
         return bool(found.is_draining), json.loads(found.options).get("since")
 
     async def complete(self, batch: Batch, drafts: Sequence[CardDraft], *, settles: bool) -> tuple[BulkReport, list[CardResult]]:
@@ -285,10 +279,7 @@ class Task:
         """
         statement = "SELECT part FROM boardclient_parts WHERE job = ? AND in_doubt IS NULL AND epoch > 0 AND NOT {held} LIMIT 1"
         if self.stored.marker and await self.database.read(statement, self.stored.job):
-            cards = await self.pipeline.call(operations.BOARD_CARDS.request(self.job.board_id))
-            marked = RowMarkers(True, self.stored.secret).unmade(card for card in cards if card.id not in self.stored.baseline)
-            if marked and (unknown := await unrecorded(self.database, self.stored, marked)):
-                raise UnrecordedError(sorted({marked[marker] for marker in unknown}))
+            await check_recorded(self.database, self.stored, self.job.board_id, self.pipeline)
 
     # --- the end of a job
 

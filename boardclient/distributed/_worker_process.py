@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextvars import Context, copy_context
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
@@ -21,13 +21,15 @@ from boardclient._interface import _operations as operations
 from boardclient._pipeline._pace import Pace
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._content import IdSet
+from boardclient.bulk._ledger import UnrecordedError
+from boardclient.bulk._proof._recognition import RowMarkers
 from boardclient.bulk._run import journal_identity
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.distributed._jobs import Job
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import JournalError
 from boardclient.store._database import Database
-from boardclient.store._ledger import StoredJob
+from boardclient.store._ledger import StoredJob, replaced, unrecorded
 from boardclient.store._tables import LEDGER, dump_ids, load_ids
 
 T = TypeVar("T")
@@ -42,7 +44,7 @@ class WorkerProcess:
     All parts that a process runs share one connection pool, and one pace for each account.
     """
 
-    def __init__(self, ledger: str, *, creates: bool) -> None:
+    def __init__(self, ledger: str, *, creates: bool, former: Mapping[str, StoredJob]) -> None:
         self.database = Database(ledger, is_known=not creates)
         self.users = 0
         self.opened: dict[tuple[str, str], Job] = {}
@@ -54,6 +56,8 @@ class WorkerProcess:
         self._sessions: dict[object, AsyncSession] = {}
         self._paces: dict[str, Pace] = {}
         self._bound: dict[str, StoredJob] = {}
+        self._former = dict(former)
+        """The jobs that this process has used in a file that stood at this path before, and has not met in this one yet."""
         self._binding = asyncio.Lock()
         # A context of its own, since the task outlives the call that starts it and would keep that call's variables.
         self._keeper = self._loop.create_task(self._keep(), name="boardclient worker", context=Context())
@@ -72,6 +76,11 @@ class WorkerProcess:
         if not self._is_checked:
             await (self.database.create(LEDGER) if self._creates else self.database.check(LEDGER))
             self._is_checked, self._file = True, _file_of(self.database)
+
+    @property
+    def former(self) -> Mapping[str, StoredJob]:
+        """The jobs that the next worker of this path has to check: all if another file stands there now."""
+        return self._former if self._file in {None, _file_of(self.database)} else {**self._former, **self._bound}
 
     def leave(self) -> None:
         """Note that a user has left."""
@@ -140,8 +149,21 @@ class WorkerProcess:
         async with self._binding:  # many first calls at once read the board once
             known = self._bound.get(job.name)
             if known is None or known.identity != _identity(job, pipeline, marker=known.marker):
-                known = self._bound[job.name] = await self._bind(job, pipeline)
+                known = await self._bind(job, pipeline)
+                await self._check_former(job, known, pipeline)
+                self._bound[job.name] = known
             return known
+
+    async def _check_former(self, job: Job, known: StoredJob, pipeline: Pipeline) -> None:
+        """Check that a file which was put in place of another one has all cards of a job, before anything is sent."""
+        former = self._former.get(job.name)
+        if former is None:
+            return
+        if former.secret != known.secret:
+            raise replaced(job.ledger)
+        if known.marker:
+            await check_recorded(self.database, known, job.board_id, pipeline)
+        del self._former[job.name]
 
     async def _bind(self, job: Job, pipeline: Pipeline) -> StoredJob:
         while True:
@@ -168,6 +190,19 @@ class WorkerProcess:
             before = dump_ids(ids)
             statement = "UPDATE boardclient_jobs SET baseline = ?, identity = ? WHERE job = ? AND baseline IS NULL"
             await self.database.change(lambda connection: connection.run(statement, before, identity, stored.job))  # noqa: B023 -- awaited here
+
+
+async def check_recorded(database: Database, job: StoredJob, board_id: str, pipeline: Pipeline) -> None:
+    """Read the board, and check that a ledger is no older copy, which does not have all cards of a job.
+
+    Raises:
+        UnrecordedError: it does not have cards of the job that the board shows.
+        BoardClientError: the board could not be read.
+    """
+    cards = await pipeline.call(operations.BOARD_CARDS.request(board_id))
+    marked = RowMarkers(True, job.secret).unmade(card for card in cards if card.id not in job.baseline)
+    if marked and (unknown := await unrecorded(database, job, marked)):
+        raise UnrecordedError(sorted({marked[marker] for marker in unknown}))
 
 
 def _identity(job: Job, pipeline: Pipeline, *, marker: bool) -> str:
@@ -203,7 +238,7 @@ async def worker_for(ledger: str, *, creates: bool = False) -> AsyncGenerator[Wo
     of_loop = _workers.setdefault(asyncio.get_running_loop(), {})
     worker = of_loop.get(ledger)
     if worker is None or not worker.is_usable:
-        worker = of_loop[ledger] = WorkerProcess(ledger, creates=creates)
+        worker = of_loop[ledger] = WorkerProcess(ledger, creates=creates, former={} if worker is None else worker.former)
     worker.users += 1
     try:
         await worker.enter()

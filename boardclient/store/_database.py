@@ -355,5 +355,5 @@ def _remedy(failure: str) -> str:
     if "boardclient_" in failure:  # there is no such table
         return "it is not a ledger"
     if any(words in failure for words in ("malformed", "not a database", "can't decode")):
-        return "put back a copy of it, since the same again will not work"
+        return "put back a copy of it, and reconcile its jobs before anything else"
     return "run again, which resumes it"

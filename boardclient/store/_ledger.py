@@ -87,6 +87,14 @@ async def unrecorded(database: Database, job: StoredJob, markers: Collection[str
     return {*markers} - await database.query(read)
 
 
+def replaced(ledger: str) -> JournalError:
+    """Return the error of a ledger that is not the one which this process has used."""
+    return JournalError(
+        f"the ledger {ledger} was emptied or replaced while it was in use: nothing more is sent."
+        " Put it back, and reconcile the job before anything else"
+    )
+
+
 class StoredLedger(DurableLedger):
     """The ledger of a run whose rows are in a database. The run owns and closes it.
 

@@ -74,3 +74,46 @@ async def test_the_cards_of_rows_in_doubt_are_not_taken_for_those_of_a_newer_led
     put_back(world, older)
     assert counts(await reconcile(job, session=world.session)) == (3, 0, 0, 0)
     assert world.sent == 3
+
+
+async def test_a_process_does_not_continue_with_an_older_copy(world: World) -> None:
+    """A process that has used the newer file delivers nothing before the board shows no card that the copy does not have."""
+    job, rows = await world.open(), world.drafts(6)
+    await world.deliver(job, "a", rows[:2])
+    older = await copied(world)
+    await world.deliver(job, "b", rows[2:])
+    put_back(world, older)
+    for _ in range(2):
+        with pytest.raises(JournalError, match="shows 4 cards of this job that the ledger does not have"):
+            await world.deliver(job, "b", rows[2:])
+    with pytest.raises(JournalError, match="shows 4 cards of this job"):
+        await world.create("card 2", "card 2")
+    assert world.sent == 6
+    for card in [card for card in world.service.rules.cards.values() if card.name not in {"card 0", "card 1"}]:
+        del world.service.rules.cards[card.id]
+    reads = len(world.service.calls_of("boards.cards"))
+    for _ in range(2):
+        assert counts(await world.deliver(job, "b", rows[2:])) in {(4, 0, 0, 0), (0, 4, 0, 0)}
+    assert len(world.service.calls_of("boards.cards")) == reads + 1  # once
+
+
+async def test_a_process_does_not_continue_with_another_ledger(world: World) -> None:
+    """It knows nothing of the cards that the first one has, so that they would be created again."""
+    card = await world.create("Fix the login", "ticket 1")
+    aside = await copied(world)
+    for end in ("", "-wal", "-shm"):
+        Path(world.ledger + end).unlink(missing_ok=True)
+    for _ in range(2):
+        with pytest.raises(JournalError, match="was emptied or replaced while it was in use: nothing more is sent"):
+            await world.create("Fix the login", "ticket 1")
+    put_back(world, aside)
+    assert (await world.create("Fix the login", "ticket 1")).id == card.id
+    assert world.sent == 1
+
+
+async def test_a_copy_without_markers_is_taken_as_it_is(world: World) -> None:
+    """Nothing tells the cards of the job from those of others."""
+    job, rows = await world.open(marker=False), world.drafts(2)
+    await world.deliver(job, "a", rows)
+    put_back(world, await copied(world))
+    assert counts(await world.deliver(job, "a", rows)) == (0, 2, 0, 0)
