@@ -14,6 +14,7 @@ import pytest
 from fault_helpers import Meanwhile
 from import_helpers import Held, counts, into, names, summary
 
+from boardclient.bulk._journal._file import JournalFile
 from boardclient.bulk.journal import read_journal, rehearsed
 from boardclient.cli._commands._import_options import RESULT
 from boardclient.testing import BoardService
@@ -249,6 +250,20 @@ def test_a_journal_that_can_t_be_used_is_refused_on_one_line(
     assert (code, out, err.count("\n")) == (2, "", 1 + (wrong == "content"))
     assert words.format(board=board.board, other=other) in err
     assert names(board_service) == ["A", "B"]
+
+
+def test_of_two_imports_that_begin_at_once_one_is_told_of_the_other(cli, board_service: BoardService, board, csv_file) -> None:
+    """The journal of the other appears while this one reads the board. It blames no disk."""
+    path, other = csv_file("name\nA\n"), contextlib.ExitStack()
+
+    def begin() -> None:
+        other.enter_context(contextlib.closing(JournalFile.open(journal_of(path), {"service": "the other"})))
+
+    board_service.faults.add(Meanwhile(begin), "boards.cards", call=1)
+    with other:
+        code, _, err = cli("import", path, *into(board))
+    assert (code, names(board_service)) == (2, [])
+    assert "is in use by another run: wait for its end" in err
 
 
 def test_a_journal_that_can_t_be_made_is_refused(cli, board_service: BoardService, board, csv_file, tmp_path: Path) -> None:

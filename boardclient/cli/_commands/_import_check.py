@@ -77,8 +77,10 @@ def _discard(file: BinaryIO) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_files(journal: Path | None = None) -> Iterator[None]:
-    """Let errors of temporary files name their folder. Without a `journal`, it is one of these files.
+def _temporary_files(journal: Callable[[], Path | None] = lambda: None) -> Iterator[None]:
+    """Let errors of temporary files name their folder. If `journal` returns None, the journal is one of these files.
+
+    It is asked after an error, since another import may have created the journal meanwhile.
 
     Raises:
         UsageError: one can't be written.
@@ -88,7 +90,7 @@ def _temporary_files(journal: Path | None = None) -> Iterator[None]:
     except (OSError, JournalError) as error:
         # A journal on a temporary copy fails with a `JournalError`, whose cause says what is wrong with the disk.
         cause = error if isinstance(error, OSError) else error.__cause__
-        if cause is None or (cause is not error and journal is not None):  # the journal is refused, or can't be written
+        if cause is None or (cause is not error and journal() is not None):  # the journal is refused, or can't be written
             raise
         why = reason_of(cause) if isinstance(cause, OSError) else str(cause)
         raise UsageError(
@@ -131,7 +133,7 @@ async def import_file(client: Client, file: BinaryIO, options: ImportOptions) ->
         return
     # After all checks: a journal that notes cards as done must not be that of a file that is refused.
     if plan.existing and options.journal is not None:
-        with _temporary_files(options.journal):
+        with _temporary_files(lambda: options.journal):
             plan.adopt()
     await ImportRun(client, rows, checked.places, options, numbers=checked.numbers).run()
 
@@ -149,7 +151,7 @@ async def _checked(
     cards = await _cards_before(client.session, {board.board_id for board in boards.values()}, journal, options)
     board_id = boards[None].board_id if options.board else None
     with (
-        _temporary_files(journal),
+        _temporary_files(partial(_existing_journal, options)),
         planned_run(options.journal, client.session.identity, cards, board_id=board_id, marker=options.marker) as plan,
     ):
         checked = _Checked(plan)
