@@ -52,8 +52,8 @@ def test_what_is_exported_is_imported_as_it_was(cli, board_service: BoardService
     again = tmp_path / "again.csv"
     assert cli("export", other, "--output", str(again)).code == 0
     ids = {record.id for record in board_service.rules.cards.values()}
-    assert all(row["reference"] in ids for row in read(again))
-    without = [[{k: v for k, v in row.items() if k != "reference"} for row in read(found)] for found in (path, again)]
+    assert all(row["id"] in ids for row in read(again))
+    without = [[{k: v for k, v in row.items() if k != "id"} for row in read(found)] for found in (path, again)]
     assert sorted(map(str, without[0])) == sorted(map(str, without[1]))
 
 
@@ -65,7 +65,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_standard_output_is_csv_with_a_header_by_default(cli, board_service: BoardService, board) -> None:
     cli("card", "create", "a, b", "--list", board.todo, "--due", "2027-01-02T03:04:05.25Z")
     (card_id,) = board_service.rules.cards
-    expected = f'name,desc,due,pos,list,reference\r\n"a, b",,2027-01-02T03:04:05.250000+00:00,,To Do,{card_id}\r\n'
+    expected = f'name,desc,due,pos,list,id\r\n"a, b",,2027-01-02T03:04:05.250000+00:00,,To Do,{card_id}\r\n'
     assert cli("export", board.board) == (0, expected, "")
 
 
@@ -197,7 +197,7 @@ def test_an_export_on_a_terminal_steers_it_no_more_than_other_commands(cli, boar
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     code, out, _ = cli("export", board.board)
     assert code == 0
-    assert out.startswith("name,desc,due,pos,list,reference\n")
+    assert out.startswith("name,desc,due,pos,list,id\n")
     assert "\\x1b]52;c;aGk=\\x07\\x1b[2J\\u202e" in out
     assert out.replace("\n", "").isprintable()
 

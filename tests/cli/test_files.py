@@ -203,6 +203,18 @@ def test_a_name_of_invisible_characters_is_refused_like_an_empty_one(cli, board_
     assert not board_service.calls_of("cards.create")
 
 
+def test_the_identifier_of_an_export_names_its_row(cli, board_service: BoardService, board, csv_file) -> None:
+    """The rows of an export may be sorted, and added to, between two runs of the same import."""
+    line = ("import", csv_file("name,ID\nA,1\nB,2\n"), *into(board))
+    assert cli(*line).code == 0
+    csv_file("name,ID\nC,3\nB,2\nA,1\n")
+    assert cli(*line).code == 0
+    assert names(board_service) == ["A", "B", "C"]
+    both = csv_file("name,id,reference\nD,1,x\n")
+    assert cli("import", both, *into(board), "--skip", "id", "--journal", f"{both}.d").code == 0
+    cli("import", both, *into(board), "--journal", f"{both}.e").fails(2, "is named more than once")
+
+
 # --- advice that is followed
 
 

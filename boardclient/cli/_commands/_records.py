@@ -322,8 +322,8 @@ async def export(
 ) -> None:
     """Write the cards of a board as CSV in UTF-8, which import reads.
 
-    The columns are name, desc, due, pos, list, reference. list is the list's name if it is unique on the board, otherwise its
-    identifier, which is of no use on another board. reference is the card's identifier: an import takes it for the name of the
+    The columns are name, desc, due, pos, list, id. list is the list's name if it is unique on the board, otherwise its
+    identifier, which is of no use on another board. id is the card's identifier: an import takes it for the reference of the
     row in its journal, and does not send it. pos is written if it is top or bottom, not if it is a number, which can't be set.
 
     due has the offset of --timezone, by default that of this machine, so the moment stays the same wherever it is read. With

@@ -10,7 +10,7 @@ from datetime import timedelta
 from boardclient import Card
 from boardclient.cli._files._cells import UNSAFE, Cells, defused
 from boardclient.cli._files._encodings import flaw
-from boardclient.cli._files._layout import COLUMNS, Layout, Problem
+from boardclient.cli._files._layout import COLUMNS, EXPORTED_ID, Layout, Problem
 from boardclient.cli._files._rows import ImportBoard, check
 from boardclient.cli._names import Names
 from boardclient.cli._output import local
@@ -32,7 +32,7 @@ class CardFile:
         self._boards: Mapping[str | None, ImportBoard] = {None: ImportBoard("", lists)}
         self._text = io.StringIO(newline="")
         self._table = csv.writer(self._text, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
-        self._table.writerow(COLUMNS)
+        self._table.writerow([*COLUMNS[:-1], EXPORTED_ID])
 
     def add(self, card: Card) -> str | None:
         """Write a card, or return why an import would not read it as the same one."""

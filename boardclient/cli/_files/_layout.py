@@ -12,7 +12,9 @@ from boardclient.cli._files._encodings import label_of
 from boardclient.cli._output import LINES
 
 COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
-"""The columns of files that are imported and exported."""
+"""The columns of files that are imported. Those of exports have `id` in place of the last."""
+EXPORTED_ID = "id"
+"""The column of an export with the identifiers of cards. An import takes them for the references of its rows."""
 IMPORTED: tuple[str, ...] = (*COLUMNS, "board", "account")
 """The columns of files that are imported. The last two need an engine."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -86,6 +88,8 @@ class Layout:
         # `--skip '*'` leaves our own columns, unless another one was mapped to the same: then it is the file's that is left out.
         if "*" in self.columns and (folded in self.columns.values() or folded not in (IMPORTED if self.has_places else COLUMNS)):
             return None
+        if folded == EXPORTED_ID and "reference" not in self.columns.values():
+            return "reference"  # an identifier that `export` wrote names its row
         return folded if folded in IMPORTED else name
 
     @property
