@@ -14,7 +14,7 @@ from boardclient import BoardList, Card, CardDraft, Position
 from boardclient.cli._files._cards import CardFile
 from boardclient.cli._files._layout import Layout, Problem, problem_lines
 from boardclient.cli._files._recognise import recognise
-from boardclient.cli._files._rows import Board, FileRow, named_boards, read
+from boardclient.cli._files._rows import FileRow, ImportBoard, named_boards, read
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 from boardclient.models import is_visible
@@ -40,7 +40,9 @@ def rows_of(text: str | bytes, form: str = "csv", default: str | None = "l2") ->
     with tempfile.TemporaryFile() as file:
         file.write(text if isinstance(text, bytes) else text.encode())
         file.flush()
-        return list(read(file, {None: Board("b", LISTS)}, recognise(file, Layout(form=form, zone=UTC, default_list=default))))
+        return list(
+            read(file, {None: ImportBoard("b", LISTS)}, recognise(file, Layout(form=form, zone=UTC, default_list=default)))
+        )
 
 
 def said(text: str | bytes, form: str = "csv", default: str | None = "l2") -> list[str]:
@@ -239,7 +241,7 @@ def test_rows_may_name_a_board_and_an_account_where_an_engine_runs_them() -> Non
         file.flush()
         layout = recognise(file, Layout(has_places=True))
         assert list(named_boards(file, layout)) == ["Other"]
-        found = list(read(file, {"Other": Board("o", of_lists([BoardList("l", "Only")]))}, layout))
+        found = list(read(file, {"Other": ImportBoard("o", of_lists([BoardList("l", "Only")]))}, layout))
     assert [row.place for row in found if isinstance(row, FileRow)] == [("o", "ada")]
     problems = [shown(row) for row in found if isinstance(row, Problem)]
     assert problems[0] == "row 2, column board: is missing, and no --board is given"
