@@ -371,8 +371,8 @@ class Cards(_Resource):
         Args:
             drafts: The cards to create, in any iterable: drafts, or mappings for `CardDraft.from_dict`.
             concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
-            journal: The path of a file from which a later run with the same drafts resumes; it skips rows that are done. A row is
-                identified by its `reference`, otherwise by its position. None (default): no journal.
+            journal: The path of a file from which a later run with the same drafts resumes; it leaves out rows with cards. Its
+                `reference` identifies a row, or else its position. None (default): no journal.
             board_id: The board that holds the lists. It is read for cards whose effect is unknown. None (default): no
                 board is read.
             unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts a listed card as

@@ -18,7 +18,7 @@ from boardclient import BoardList
 from boardclient.cli._files._encodings import encoding_named
 from boardclient.cli._files._layout import Layout, Problem
 from boardclient.cli._files._recognise import recognise
-from boardclient.cli._files._rows import Board, FileRow, read
+from boardclient.cli._files._rows import FileRow, ImportBoard, read
 from boardclient.cli._names import of_lists
 from boardclient.cli._output import UsageError
 from boardclient.testing import BoardService
@@ -225,7 +225,7 @@ def test_any_file_is_read_as_it_was_written_or_refused(written: list[tuple[str, 
         except UsageError as error:
             assert "nothing was sent" in str(error)  # noqa: PT017 -- whether it is refused is drawn
             return
-        found = list(read(file, {None: Board("b", of_lists([BoardList("l", "To Do")]))}, layout))
+        found = list(read(file, {None: ImportBoard("b", of_lists([BoardList("l", "To Do")]))}, layout))
     if not any(isinstance(row, Problem) for row in found):
         kept = [tuple(text.encode(encoding, "ignore").decode(encoding) for text in row) for row in written]
         read_back = [(row.draft.name, row.draft.desc or "") for row in found if isinstance(row, FileRow)]
