@@ -19,7 +19,7 @@ from boardclient import Card, CardDraft, Pace
 from boardclient.bulk._content import IdSet
 from boardclient.bulk._life import Row
 from boardclient.distributed import import_batch, open_job, plan
-from boardclient.distributed._leases import COMMIT_SIZE, claim
+from boardclient.distributed._leases import COMMIT_SIZE, lease_parts
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._ledger import StoredJob, StoredLedger
@@ -69,7 +69,7 @@ async def _measure(place: str, rows: int) -> None:
     database = Database(job.ledger)
     try:
         (part,) = await database.read("SELECT job, part FROM boardclient_parts WHERE key = '0'")
-        lease = await database.change(lambda connection: claim(connection, part.job, [part.part], "benchmark", 300.0))
+        lease = await database.change(lambda connection: lease_parts(connection, part.job, [part.part], "benchmark", 300.0))
         assert lease is not None
         stored = await database.query(lambda connection: rows_of(connection, part.part))
         known = StoredJob(job=part.job, secret=b"", marker=True, identity="", baseline=IdSet(), listed_before=0)
