@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-Columns: TypeAlias = tuple[tuple[str, type | str], ...]
+Columns: TypeAlias = Sequence[tuple[str, type | str]]
 """Names of columns, with the type of their values, or an SQL expression that gives all rows the same value."""
 
 _STATE: Final = "coalesce(o.state, CASE WHEN r.seq - r.seq / 4294967296 * 4294967296 < p.logged THEN 'logged' ELSE 'waiting' END)"

@@ -59,7 +59,7 @@ class FileConnection(Connection):
         left, found = iter(rows), list[Any]()
         has_words = any(isinstance(kind, str) and "{" in kind for _, kind in columns)
         while some := [*islice(left, most)]:
-            text, values = _insertion(head, columns, len(some), tail), [*chain.from_iterable(some)]
+            text, values = _insertion(head, tuple(columns), len(some), tail), [*chain.from_iterable(some)]
             # Each commit of a journal inserts, and no row has what `_execute` looks for, unless it is the time.
             found += _rows_of(self._execute(text, values) if has_words else self.raw.execute(text, values))
         return found
