@@ -88,6 +88,7 @@ class Ledger:
 
     def take_card(self, card_id: str) -> bool:
         """Note the card that a response names. Return False if it is another row's or an older one."""
+        # A service may give the identifier of a deleted card again, so a response proves nothing by a card that is known.
         for ids in self.older:
             if card_id in ids:
                 return False
@@ -186,6 +187,7 @@ class DurableLedger(Ledger, abc.ABC):
 
     def _note(self, seq: int, state: RowState, detail: str) -> None:
         """Note the state of a row, and its card's identifier if it is done, otherwise the reason."""
+        # One timer for all that is noted until it fires: a run with a fast service writes with its next rows anyway.
         self._noted[seq] = seq, state, storable(detail)
         if self._timer is None:
             self._check_open()
@@ -212,7 +214,8 @@ class DurableLedger(Ledger, abc.ABC):
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the ledger has it already."""
         if row.outcome is not None and row.outcome.state == ("done" if card is not None else state) != "unknown":
-            return  # another worker may have sent it meanwhile
+            # The ledger has it, and another worker may have recorded more about the row meanwhile.
+            return
         if card is None:
             self._note(row.seq, "unknown" if state == "unknown" else "failed", str(error))
         else:
@@ -224,5 +227,7 @@ class DurableLedger(Ledger, abc.ABC):
 
 
 def storable(text: str) -> str:
-    """Return a text as a database takes it: a service may send half of a pair of surrogates."""
+    """Return a text as every database takes it: a service may send half of a pair of surrogates, or a NUL."""
+    if "\0" in text:  # PostgreSQL has none
+        text = text.replace("\0", "\\x00")
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

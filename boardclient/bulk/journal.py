@@ -238,7 +238,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
         found = _find(file.connection, row)
         if found is None:
             refusal: str | None = f"it does not have {named(row)}"
-        elif found.outcome == told:
+        elif found.outcome == told:  # an answer that was lost is given again
             return False
         elif (refusal := why_not_settled(file.connection, JOB, row, found, told, is_journal=True)) is None:
             _resolve(file, [(found, told)])
@@ -335,6 +335,7 @@ def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
     Raises:
         JournalError: there is no journal, it is in use, or can't be written.
     """
+    # All done rows are looked at, since no index has the cards: an undo is rare, and an index would cost each row.
     wanted = {*card_ids}
     with contextlib.closing(JournalFile.open(path, None)) as file:
         with file.guarded():
@@ -377,6 +378,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
         contextlib.closing(JournalFile.open(path, identity)) as journal,
     ):
         with journal.guarded():
+            # A copy, since a run numbers rows and exchanges keys as it meets them, and the next rows depend on that.
             journal.connection.raw.backup(copy.raw)
         run = JournalRows(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True)
 

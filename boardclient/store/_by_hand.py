@@ -24,12 +24,17 @@ def page_of(connection: Connection, job: int, states: Sequence[RowState], after:
 
 def doubts_of(connection: Connection, job: int) -> list[StoredRow]:
     """Return the rows of a job that are in doubt, once no worker sends them."""
-    return [row for row in problems_of(connection, job) if row.state in IN_DOUBT]
+    return _with_logged(connection, f"{OPEN_ROWS} AND o.state <> 'failed'", job)
 
 
 def problems_of(connection: Connection, job: int) -> list[StoredRow]:
     """Return the rows of a job that have failed or are in doubt."""
-    found = [*connection.fetch(OPEN_ROWS, job), *connection.fetch(LOGGED_ROWS, job)]
+    return _with_logged(connection, OPEN_ROWS, job)
+
+
+def _with_logged(connection: Connection, statement: str, job: int) -> list[StoredRow]:
+    # Two statements, since each has an index of its own: a job with a million cards is not read for the few that are open.
+    found = [*connection.fetch(statement, job), *connection.fetch(LOGGED_ROWS, job)]
     return sorted(StoredRow(*row) for row in found)
 
 
@@ -44,6 +49,7 @@ def check_told(row: object, card_id: str | None, *, absent: bool) -> Outcome:
     if (card_id is None) is not absent:
         raise ValueError("give either card_id or absent=True")
     if card_id is None:
+        # As any row that was not sent: the next run sends it without a look at the board, which the person has had.
         return Outcome("waiting", "absent, as a person has resolved")
     return Outcome("done", check_identifier(card_id, "card_id"))
 
@@ -56,6 +62,7 @@ def why_not_settled(
     A person may change what a person has settled, and a row never gets the card of another. A run with a journal names a card
     that another row has only if its identifier was given again, and then both have it.
     """
+    # What a person has settled keeps its candidates, also if there were none, and so it can be corrected.
     if found.state not in IN_DOUBT and found.resembling is None:
         name = named(row) if is_journal else f"the row {row!r}"
         return f"{name} is {found.state}, not in doubt ({found.detail})"

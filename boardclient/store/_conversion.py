@@ -31,6 +31,7 @@ def convert(connection: Connection, statements: Sequence[str]) -> None:
         JournalError: a worker holds a part, or the tables are damaged.
     """
     statement = "SELECT job, part, owner FROM boardclient_parts WHERE lease_until > {clock} AND lease_until < {clock} + ?"
+    # A live worker of the old version would record its outcomes where nobody looks for them any more.
     held = connection.one(statement, _LONGEST_LEASE_SECONDS)
     if held is not None:
         raise JournalError(
@@ -100,6 +101,7 @@ def _outcomes(connection: Connection, job: str) -> dict[int, Outcome]:
     for event in connection.fetch(events, job):
         with undamaged(f"event {event.id} of {job!r}"):
             found.update((seq, Outcome(state, detail)) for seq, state, detail in json.loads(event.outcomes))
+            # In this order: a row that was sent again in the same commit has no outcome yet.
             found.update((seq, LOGGED) for seq in json.loads(event.sent))
     return found
 
@@ -113,6 +115,7 @@ def _store_part(
     known: Mapping[int, Outcome],
     seen: set[str],
 ) -> None:
+    # A part that was done is open until `close_part`, which counts its rows, has closed it again.
     state = "open" if part.state == "done" else part.state
     number = connection.value(
         "INSERT INTO boardclient_parts (job, key, digest, size, state, epoch, stalls, owner, requests, rejected, seconds,"

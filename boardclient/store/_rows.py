@@ -28,6 +28,7 @@ OPEN: Final = "o.state IN ('waiting', 'logged', 'unknown', 'failed')"
 """The condition of the index on outcomes that may change. SQLite uses it only if a statement has the same words."""
 OPEN_ROWS: Final = f"{OF_ROWS} WHERE o.job = ? AND {OPEN} AND o.state <> 'waiting'"
 """Returns the rows whose outcomes say that they failed or are in doubt."""
+# By ranges of the numbers of rows, which are those of the key: no index on parts of rows is needed.
 LOGGED_ROWS: Final = (
     f"{OF_ROWS} WHERE p.job = ? AND p.in_doubt IS NULL AND p.logged > 0 AND r.seq >= p.part * {PLACES}"
     f" AND r.seq < p.part * {PLACES} + p.logged AND o.seq IS NULL"
@@ -87,6 +88,7 @@ class StoredRow(NamedTuple):
 
 def dump_cards(cards: Iterable[Card]) -> str:
     """Return what is stored of cards that may be those of a row in doubt: their identifiers, and what people compare."""
+    # In ASCII, since a service may send half of a pair of surrogates, which no database takes.
     shown = [
         [card.id, card.name or "", card.list_id or "", card.desc, None if card.due is None else int(card.due.timestamp())]
         for card in cards
@@ -124,6 +126,7 @@ _FIELDS: Final = ("name", "list_id", "desc", "due", "pos")
 
 def differing_field(stored: str, given: str) -> str | None:
     """Return the name of the first field in which two stored contents differ, None if the same card shows both."""
+    # Texts that differ may mean the same card, which shows neither a fraction of a second nor which white space was sent.
     one, other = (StoredRow(0, None, text, None, "waiting").draft for text in (stored, given))
     if Content.of(one) != Content.of(other):
         pairs = zip(_FIELDS, Content.of(one), Content.of(other), strict=False)
@@ -133,6 +136,7 @@ def differing_field(stored: str, given: str) -> str | None:
 
 def digest_rows(drafts: Iterable[CardDraft], *running: Any) -> Any:
     """Return the digest of rows, and add the rows to the running digests as well."""
+    # What is digested is what identifies a delivery, so a change here would make every key of today one with other rows.
     found = blake2b(digest_size=16)
     for draft in drafts:
         row = digest(draft) + (draft.reference or "").encode("utf-8", "surrogatepass") + b"\0"
@@ -208,6 +212,7 @@ def close_part(connection: Connection, part: int) -> None:
         part,
     )
     assert found is not None  # noqa: S101 -- the caller holds the part
+    # A part with a waiting row stays open: its run was stopped, or drained.
     if found.done + found.failed + found.in_doubt < found.size:
         open_part(connection, part)
         return

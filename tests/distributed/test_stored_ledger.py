@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import pytest
@@ -84,6 +84,18 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     assert json.loads((await stored(database))[1].resembling or "[]")[0][:2] == ["c1", "like it"]
     second.add_outcome(again[0], "already", Card("c0"))
     await second.aclose()
+
+
+@pytest.mark.parametrize("state", ["failed", "unknown"])
+async def test_a_text_that_no_database_takes_is_no_obstacle(database: Database, state: Literal["failed", "unknown"]) -> None:
+    """A service may send half of a pair of surrogates, or a NUL, in a reason or a card."""
+    ledger, given = await opened(database, await held(database)), rows(1)
+    await ledger.admit(given)
+    await ledger.record_resembling({given[0].seq: [Card("c\ud800", name="half \ud800")]})
+    ledger.add_outcome(given[0], state, error=BoardClientError("half \ud800 and \0 end"))
+    await ledger.aclose()
+    (row, *_) = await stored(database)
+    assert (row.state, row.detail) == (state, "half \\ud800 and \\x00 end")
 
 
 async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

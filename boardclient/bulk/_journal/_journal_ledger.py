@@ -127,6 +127,7 @@ class JournalLedger(DurableLedger):
 
     def record_shown(self, cards: Iterable[Card]) -> None:
         """Record which fields responses show of cards. What a card does not show later was removed."""
+        # Most runs ask once: what the first response shows is not looked for again.
         if self._unshown and (fields := self._unshown & shown_fields(cards)):
             self._unshown -= fields
             self._submit(self._file.record_shown, fields)
