@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from bulk_helpers import World
 from bulk_service import Closing, Service, drafts, let_run
 from virtual_loop import virtually
-from waiting import until
+from waiting import SECONDS, until
 
 from boardclient import AsyncSession, BulkProgress, Card, CardDraft, Effect, RateLimitError, TransportError, retry
+from boardclient.bulk._journal._journal_rows import JournalRows
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -32,21 +34,29 @@ async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
 
 @pytest.mark.parametrize("is_good", [True, False])
 async def test_a_cancellation_while_the_journal_opens_gives_it_back(
-    session: AsyncSession, list_id: str, tmp_path: Path, is_good: bool
+    session: AsyncSession, list_id: str, tmp_path: Path, is_good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run can open the journal at once. Without a journal file, nothing else is raised."""
     path = tmp_path / "cards.journal"
     if not is_good:
         path.write_bytes(b"no journal")
+    begun, is_cancelled, opened = threading.Event(), threading.Event(), JournalRows.open
+
+    def held(*args: Any) -> JournalRows:
+        begun.set()
+        assert is_cancelled.wait(SECONDS)
+        return opened(*args)
+
+    monkeypatch.setattr(JournalRows, "open", held)
 
     async def enter() -> None:
         async with session.cards.create_many(drafts(list_id, 1), journal=path, unknown="report"):
             raise AssertionError("it was entered")
 
     entering = asyncio.create_task(enter())
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await until(begun.is_set, entering)
     entering.cancel()
+    is_cancelled.set()
     with pytest.raises(asyncio.CancelledError):
         await entering
     if is_good:
