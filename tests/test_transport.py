@@ -19,6 +19,7 @@ from boardclient import Effect
 from boardclient._interface._operations import words_of
 from boardclient._transport._choice import TransportChoice
 from boardclient._transport._reader import failure_of
+from boardclient._transport._tls_ends import UnreadRecords
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -127,6 +128,12 @@ def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -
     """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
     assert words_of(failure_of(error, "connect"), "board.example") == f"no connection to board.example: {words}"
     assert failure_of(wrapped(error), "receive").why == words
+
+
+def test_a_transport_that_keeps_its_tls_to_itself() -> None:
+    """On uvloop nothing is read after a failure to write, and the error stays what it was."""
+    error = ConnectionResetError()
+    assert UnreadRecords(Mock(spec=["get_extra_info"]), list).decrypt(error) is error  # type: ignore[arg-type]  # -- reads nothing
 
 
 def _opened(pool: TransportChoice) -> aiohttp.ClientSession:

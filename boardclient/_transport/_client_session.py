@@ -91,14 +91,14 @@ class ClientSessionTransport:
         hides_secrets = outgoing is not None
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
+        is_first = False
         http = _without_cookies(self._http) if self._is_lent else self._http
         try:
             progress.connection = None
             target = URL(shown_url(url) if hides_secrets else url, encoded=True)
             if progress.order is not None and not self._is_lent:  # a lent session does not say when it writes
                 progress.place = progress.order.enter()
-            if self._is_lent:
-                discard_unread(self._http.connector, target.raw_host, target.port)
+            is_first = self._is_lent and self._is_first(target)
             progress.begin_sending("handed")
             async with http.request(
                 method,
@@ -117,7 +117,7 @@ class ClientSessionTransport:
                     progress.connection, progress.response_number = self._unknown, self._unknown.responses
                 outcome = _received(outgoing) or await self._read(response, progress)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
-            failure = self._failure(error, progress.stage, method)
+            failure = self._failure(error, progress.stage, method, is_first)
             # An instrument may fail after the response has come, which is worth more than its error.
             outcome = _received(outgoing) or failure
         finally:
@@ -137,12 +137,17 @@ class ClientSessionTransport:
             return None
         return Outgoing(url, body, content_type, sent, self._limit, is_wrapped() or bool(self._http.trace_configs))
 
-    def _failure(self, error: Exception, stage: Stage, method: str) -> TransportFailure:
+    def _is_first(self, url: URL) -> bool:
+        """Close what a request must not get on the lent session, and return whether it is the first of its TLS connection."""
+        return not discard_unread(self._http.connector, url.raw_host, url.port) and url.scheme == "https"
+
+    def _failure(self, error: Exception, stage: Stage, method: str, is_first: bool) -> TransportFailure:
         # A trace config that keeps the error would keep the frames, too. What the application's own code raised keeps its own.
         cause = application_error_in(error) if self._is_lent else None
         if cause is not error:
             error.__traceback__ = None
-        return failure_of(error, stage, may_be_second=self._is_lent and method in _REPEATED, cause=cause)
+        may_be_second = self._is_lent and method in _REPEATED
+        return failure_of(error, stage, may_be_second=may_be_second, cause=cause, is_first=is_first)
 
     async def _read(self, response: aiohttp.ClientResponse, progress: Progress) -> TransportResult:
         content: Any = response.content

@@ -22,6 +22,7 @@ from aiohttp.http import HttpProcessingError
 
 from boardclient._base._fifo import Fifo
 from boardclient._transport._reader import BUFFER_BYTES, ResponseReader
+from boardclient._transport._tls_ends import E, UnreadRecords, silent
 from boardclient._transport._values import Progress, UsedConnection
 
 if TYPE_CHECKING:
@@ -241,6 +242,9 @@ class Protocol(UsedConnection, ResponseHandler):
         """What reads the responses, None for aiohttp's parser."""
         self.awaits_response: bool = True
         """Whether what comes is a response. False while the connection is idle, and until the request that gets it is written."""
+        self._records: UnreadRecords | None = None
+        self.is_heard: bool = False
+        """Whether any part of a response came over it."""
         self._ended_by: BaseException | None = None
         """The error that ended the connection, such as an alert of TLS."""
         self._usable_until = math.inf
@@ -250,12 +254,14 @@ class Protocol(UsedConnection, ResponseHandler):
         super().connection_made(transport)
         self._unread = _input_check(transport)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
+        self._records = UnreadRecords(transport, self._receive) if self._is_tls else None
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a response, or keep what is a response to no request from the parser."""
         if data and not self.awaits_response:  # a body that is read passes none, also when the next request has the connection
             self._parser = None  # aiohttp adds it to `_tail` then
             self.has_surplus = self.has_surplus or bool(data.strip(b"\r\n"))  # empty lines are none (RFC 9112, 2.2)
+        self.is_heard = True
         super().data_received(data)
 
     def read_directly(self, buffer: memoryview) -> ResponseReader:
@@ -344,17 +350,25 @@ class Protocol(UsedConnection, ResponseHandler):
             if transport is not None:
                 transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
         elif isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
+            exc = self.named(exc) or exc
             self._read_rest()
         super().set_exception(exc, *cause)
         self._end_body()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the response and the body, which without a length is complete only if there was no error."""
-        self._ended_by = exc
         if exc is not None:
             self._read_rest()
             self._end_body()
+        self._ended_by = exc = self.named(exc)
         super().connection_lost(exc)
+
+    def named(self, exc: E | None) -> E | Exception | None:
+        """Return what ended the connection: what the peer has said, or that it has said nothing since the handshake of TLS."""
+        if self._records is None:
+            return exc
+        reason = self._records.decrypt(exc)
+        return reason if self.is_heard else silent(reason)
 
     def _end_body(self) -> None:
         body = self._payload
@@ -366,9 +380,12 @@ class Protocol(UsedConnection, ResponseHandler):
             self.data_received(data)
 
     def unread_bytes(self) -> Iterator[bytes]:
-        """Read the bytes that the socket still holds, though it can't be written to, unless they are TLS."""
+        """Read what came over the connection, though it can't be written to."""
+        return self._receive() if self._records is None else self._records.take()
+
+    def _receive(self) -> Iterator[bytes]:
         transport = self.transport
-        if transport is None or not _HAS_POLL or self._is_tls:
+        if transport is None or not _HAS_POLL:
             return
         socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError):
@@ -385,19 +402,25 @@ class Protocol(UsedConnection, ResponseHandler):
         self.abort()
 
 
-def discard_unread(connector: object, host: str | None, port: int | None) -> None:
+def discard_unread(connector: object, host: str | None, port: int | None) -> bool:
     """Close the idle connections of an application's connector to a host that hold bytes which no request has asked for.
+
+    Return whether others are left, so that the next request may not be the first of its connection.
 
     aiohttp would take them for the response to the next request (RFC 9112, section 9.2). Where this connector has no list of idle
     connections, or the system no `poll`, nothing is known and nothing is closed.
     """
     idle: Mapping[Any, Any] = getattr(connector, "_conns", {})
+    is_one_left = False
     for key in [key for key in idle if (key.host, key.port) == (host, port)]:
         for protocol, _ in idle[key]:
             transport = protocol.transport
             if transport is not None and (protocol._tail or protocol._buffer or _input_check(transport)(0)):
                 transport.abort()
                 protocol.close()
+            else:
+                is_one_left = True
+    return is_one_left
 
 
 def _no_input(_: int) -> list[tuple[int, int]]:

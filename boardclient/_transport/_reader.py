@@ -20,6 +20,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
 from boardclient._base._redaction import without_frames
+from boardclient._transport._tls_ends import SilentEnd
 from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
 
@@ -49,6 +50,7 @@ class Owner(Protocol):
 
     awaits_response: bool
     has_surplus: bool
+    is_heard: bool
 
     def data_received(self, data: bytes) -> None:
         """Take what comes without a request."""
@@ -57,7 +59,11 @@ class Owner(Protocol):
     def unread_bytes(self) -> Iterator[bytes]:
         """Read what the system still holds when the connection has failed."""
 
-    def connection_lost(self, exc: BaseException | None) -> None:
+    @abstractmethod
+    def named(self, exc: Exception | None) -> Exception | None:
+        """Return what ended the connection, by what it means."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
         """Take the end of the connection."""
 
 
@@ -167,7 +173,7 @@ class ResponseReader(asyncio.BufferedProtocol):
             elif self.has_head:
                 self.is_complete = not ("Content-Length" in self.headers or "Transfer-Encoding" in self.headers)
             if not self.is_complete and self.error is None:
-                self._fail(exc or aiohttp.ServerDisconnectedError())
+                self._fail(self._owner.named(exc) or aiohttp.ServerDisconnectedError())
             if not self.progress.done():
                 self.progress.set_result(None)
         self._owner.connection_lost(exc)
@@ -181,6 +187,7 @@ class ResponseReader(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         """Begin a response, or note that one more follows that no request has asked for."""
         self._quiet = 0
+        self._owner.is_heard = True
         if self.is_complete:
             self.can_be_kept, self._owner.has_surplus = False, True
 
@@ -266,6 +273,11 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ConnectionRefusedError, "the connection was refused, check the host and port and that the service runs"),
     (TimeoutError, "a timeout of the connection passed"),
 )
+_SILENT: Final = ", right after the TLS handshake: the peer may want a client certificate, give ssl= a context with one"
+_HANDSHAKE_ENDED: Final = (
+    "the connection was closed within the TLS handshake: the peer may want a client certificate, give ssl= a context with one, "
+    "or the port speaks no TLS"
+)
 _CLOSED_ERRORS: Final = (
     aiohttp.ClientConnectionResetError,
     aiohttp.ServerDisconnectedError,
@@ -289,14 +301,18 @@ _UNPRINTABLE: Final = re.compile(r"[^ -~]")
 _WRAPPED_TIMES: Final = 4
 
 
-def failure_of(error: Exception, stage: str, *, may_be_second: bool = False, cause: Exception | None = None) -> TransportFailure:
+def failure_of(
+    error: Exception, stage: str, *, may_be_second: bool = False, cause: Exception | None = None, is_first: bool = False
+) -> TransportFailure:
     """Return the failure that an exception means at a stage of a request, which aiohttp may have sent before.
 
-    `cause` is what code of the application raised, if it did.
+    `cause` is what code of the application raised, if it did. `is_first` says that the request is the first of a TLS connection.
     """
     is_unsent = stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)
-    is_closed = isinstance(error, _CLOSED_ERRORS) and _tls_error_in(error) is None
-    why = _UNWRITTEN if is_unsent and is_closed else _words_for(error)
+    is_closed = _is_closed(error) and _tls_error_in(error) is None
+    why = _UNWRITTEN if is_unsent and is_closed and not isinstance(error, aiohttp.ClientConnectorError) else _words_for(error)
+    if is_closed and (is_first or _is_silent(error)):
+        why += _SILENT
     if cause is not None:
         why = f"the application's own code raised {type(cause).__name__}, see the cause"
     if is_unsent and not may_be_second:
@@ -361,7 +377,13 @@ def _words_of_proxy(error: aiohttp.ClientHttpProxyError, why: str) -> str:
     return f"{why} (status {error.status})"
 
 
+def _is_closed(error: Exception) -> bool:
+    return isinstance(error, _CLOSED_ERRORS) or getattr(error, "errno", None) in {errno.ECONNRESET, errno.EPIPE}
+
+
 def _why(error: BaseException) -> str | None:
+    if type(error) is aiohttp.ClientConnectorError and isinstance(error.os_error, ConnectionResetError):
+        return _HANDSHAKE_ENDED
     return next((words for kind, words in _WHY if isinstance(error, kind)), None)
 
 
@@ -372,6 +394,13 @@ def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
             return error
         error = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or getattr(error, "__cause__", None)
     return None
+
+
+def _is_silent(error: BaseException | None) -> bool:
+    """Return True for the end of a connection over TLS without a word, which aiohttp may have wrapped."""
+    while error is not None and not isinstance(error, SilentEnd):
+        error = error.__cause__
+    return error is not None
 
 
 def _refusal_in(error: BaseException | None) -> RefusedError | None:

@@ -1,11 +1,9 @@
-"""Why there is no response, in words and at once: TLS, framing, codings, and the code of applications on lent sessions."""
+"""Why there is no response, in words and at once: framing, codings, and the code of applications on lent sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import ssl
 import traceback
 from pathlib import Path
 from typing import Any
@@ -75,37 +73,6 @@ async def test_a_tab_before_the_coding_is_white_space(raw_server: Any) -> None:
     for is_lent in (False, True):
         async with raw_server.run(handler) as url, _session(url, is_lent) as session:
             assert (await session.cards.create("n", list_id="l")).id == "c1"
-
-
-async def test_a_peer_that_wants_a_certificate_is_named(server_context: ssl.SSLContext, certificate: Path) -> None:
-    """TLS 1.3 refuses a client without a certificate after the handshake, when its request may be on the way."""
-    server_context.verify_mode = ssl.CERT_REQUIRED
-    server_context.load_verify_locations(certificate / "cert.pem")
-    context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
-    calls = 6
-
-    def serve() -> None:  # by sockets: an asyncio server closes the connection without the alert
-        for number in range(calls):
-            connection, _ = listening.accept()
-            with server_context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as peer:
-                with contextlib.suppress(OSError):
-                    peer.do_handshake()
-                # The end of the connection comes with the alert, or after the request. What is left is read, without TLS: a reset
-                # could overtake the alert.
-                with contextlib.suppress(OSError):
-                    if number % 2:
-                        socket.socket.shutdown(peer, socket.SHUT_WR)
-                    while socket.socket.recv(peer, 2**16):
-                        pass
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        serving = asyncio.create_task(asyncio.to_thread(serve))
-        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
-        for _ in range(calls):
-            async with AsyncSession(StaticCredentials("t"), url, ssl=context, retry=None) as session:
-                with pytest.raises(TransportError, match=r"TLS failed .*, the peer wants a client certificate"):
-                    await session.cards.create("n", list_id="l")
-        await serving
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd"])
