@@ -81,7 +81,9 @@ def _call(use: Callable[[Any], Any]) -> Any:
     try:
         import keyring
     except ImportError:
-        raise CredentialError("the system's keyring can't be used: install boardclient[keyring]") from None
+        raise CredentialError(
+            "the system's keyring can't be used: install the extra keyring (pip install '.[keyring]' in a clone)"
+        ) from None
     found, failed = list[Any](), list[Exception]()
 
     def ask() -> None:
