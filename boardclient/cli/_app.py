@@ -54,11 +54,21 @@ _SYNONYMS = (
     {"get", "show", "view", "read", "info"},
     {"create", "add", "new"},
     {"delete", "remove", "rm"},
-    {"list", "ls"},
+    {"list", "ls", "status"},
     {"move", "mv"},
     {"import", "load", "upload"},
     {"export", "dump", "download"},
 )
+_OPTIONS_ELSEWHERE = (
+    {"--preview", "--dry-run", "-n"},
+    {"--delimiter", "--separator", "--sep", "-d"},
+    {"--output", "--out", "-o"},
+    {"--timezone", "--tz"},
+    {"--yes", "--force", "-f", "-y"},
+    {"--map", "--column", "--columns"},
+    {"--input", "--data", "-d"},
+)
+"""What other programs call options of this one."""
 
 
 class _Fields(click.ParamType[tuple[str, ...]]):
@@ -100,6 +110,11 @@ def _with_empty_json(args: Sequence[str], fields: _Fields, with_value: set[str])
     yield from (arg for _, arg, _ in left)
 
 
+def _ours(option: str, known: Sequence[str]) -> str | None:
+    """Return what a command calls an option of other programs, None if it has none."""
+    return next((name for words in _OPTIONS_ELSEWHERE if option in words for name in known if name in words), None)
+
+
 class Command(click.Command):
     """A command. Its option `--json` may stand without a value, also before an argument."""
 
@@ -111,6 +126,8 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args if fields is None else [*_with_empty_json(args, fields, with_value)])
         except click.NoSuchOption as error:
+            if alike := _ours(error.option_name, [name for option in options for name in option.opts]):
+                ctx.fail(f"no such option {error.option_name!r}; did you mean {alike!r}?")
             # `boardclient whoami --timeout 5` is what other programs take, so the message shows where it belongs here.
             if not any(error.option_name in param.opts for param in app.params):
                 raise
@@ -173,7 +190,10 @@ class Group(click.Group):
             of_options = [] if options is None else parameters_of(options)
             params = [*([] if board is None else [board("board")]), *parameters_of(work), *of_options]
             params += [] if title is None and not fields else [json_option(*fields)("fields")]
-            self.command(name, params=params, help=_described(work)[0], **declared)(command)
+            text = _described(work)[0]
+            # Whole: by default click cuts the sentence to one line.
+            short = " ".join(re.split(r"(?<=\.)\s", text, maxsplit=1)[0].split())
+            self.command(name, params=params, help=text, short_help=short, **declared)(command)
             return work
 
         return declare

@@ -299,6 +299,11 @@ def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: 
         (["--board", "b", "card"], "no such option '--board'\n"),
         (["card", "show"], "no such command 'show'; did you mean 'get'?\n"),
         (["card", "rm"], "did you mean 'delete'?\n"),
+        (["auth", "list"], "did you mean 'status'?\n"),
+        (["import", "a.csv", "--dry-run"], "no such option '--dry-run'; did you mean '--preview'?\n"),
+        (["import", "a.csv", "--sep", ";"], "no such option '--sep'; did you mean '--delimiter'?\n"),
+        (["export", "Launch", "-o", "a.csv"], "no such option '-o'; did you mean '--output'?\n"),
+        (["request", "POST", "/1/boards", "-d", "{}"], "no such option '-d'; did you mean '--input'?\n"),
         (["board", "ls"], "did you mean 'list'?\n"),
         (["--base-url"], "boardclient: error: option '--base-url' requires an argument\n"),
         (["card", "fly"], "no such command 'fly'\n"),
@@ -317,6 +322,13 @@ def test_usage_errors_say_what_to_write(bare_cli, monkeypatch, argv, words) -> N
     """A misplaced option, a number and an address in another form are named in the words of the command line."""
     monkeypatch.setenv("BOARDCLIENT_TOKEN", "t")
     bare_cli(*argv).fails(2, words)
+
+
+def test_a_group_shows_whole_sentences(bare_cli) -> None:
+    """No line about a command ends in dots."""
+    for group in ("auth", "board", "card", "journal", "ledger", "list"):
+        out = bare_cli(group, "--help").out
+        assert "..." not in out.partition("Commands:")[2], out
 
 
 def test_a_group_without_a_command_shows_its_help(bare_cli) -> None:
