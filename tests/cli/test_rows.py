@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import BoardList, Card, CardDraft, Position
-from boardclient.cli._files._cards import CardFile
+from boardclient.cli._files._export import CardFile
 from boardclient.cli._files._layout import Layout, Problem, problem_lines
 from boardclient.cli._files._recognise import recognise
 from boardclient.cli._files._rows import FileRow, ImportBoard, named_boards, read
