@@ -28,7 +28,7 @@ from boardclient.errors import JournalError
 from boardclient.models import CardDraft
 from boardclient.store._by_hand import check_told, doubts_of, named, page_of, settle, why_not_settled
 from boardclient.store._kinds import check_journal
-from boardclient.store._rows import DONE, OF_ROWS, StoredRow
+from boardclient.store._rows import DONE, OF_ROWS, StoredRow, stored_rows
 
 __all__ = [
     "STATES",
@@ -446,7 +446,7 @@ def _find(connection: JournalConnection, key: RowKey) -> StoredRow | None:
     """Return the row with a key. No row has a position that SQLite can't hold."""
     if isinstance(key, int) and key.bit_length() > 63:
         return None
-    return next(map(StoredRow._make, connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref = ?", JOB, key)), None)
+    return next(iter(stored_rows(connection, f"{OF_ROWS} WHERE r.job = ? AND r.ref = ?", JOB, key)), None)
 
 
 def _shown(row: StoredRow, meta: Meta) -> JournalRow:

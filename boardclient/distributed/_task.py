@@ -42,7 +42,7 @@ from boardclient.models import CardDraft, check_seconds
 from boardclient.store._connection import Connection
 from boardclient.store._database import Database
 from boardclient.store._ledger import StoredJob, StoredLedger, replaced
-from boardclient.store._rows import OPEN_ROWS, PLACES, StoredRow, rows_by_number, rows_of
+from boardclient.store._rows import OPEN_ROWS, StoredRow, rows_by_number, rows_of, stored_rows
 from boardclient.store._tables import dump_audit
 
 R = TypeVar("R")
@@ -308,12 +308,12 @@ class Task:
         """Take the right to reconcile the job, and its rows in doubt and failed rows, within a transaction."""
         if is_over(connection):
             return _Taken([], is_over=True)
-        parts = {row.seq // PLACES for row in connection.fetch(OPEN_ROWS, self.stored.job)}
+        parts = {row.part for row in stored_rows(connection, OPEN_ROWS, self.stored.job)}
         lease = lease_parts(connection, self.stored.job, parts, owner, self.options.seconds, is_of_job=True)
         if lease is None:
             rest = connection.value("SELECT lease_until - {clock} FROM boardclient_jobs WHERE job = ?", self.stored.job)
             return _Taken([], rest=max(0.0, float(rest)))
-        rows = [StoredRow(*row) for row in connection.fetch(OPEN_ROWS, self.stored.job)]  # again, now that nobody else sends them
+        rows = stored_rows(connection, OPEN_ROWS, self.stored.job)  # again, now that nobody else sends them
         return _Taken(sorted(row for row in rows if row.part in lease.parts), lease)
 
     # --- runs

@@ -9,7 +9,7 @@ from typing import Final, cast
 from boardclient.bulk._life import IN_DOUBT, Outcome, RowKey, RowState, check_row
 from boardclient.models import check_identifier
 from boardclient.store._connection import Connection
-from boardclient.store._rows import LOGGED_ROWS, OF_ROWS, OPEN_ROWS, StoredRow, put_outcomes
+from boardclient.store._rows import LOGGED_ROWS, OF_ROWS, OPEN_ROWS, StoredRow, listed, put_outcomes, stored_rows
 
 _PAGE: Final = 1000
 _OF_CARD: Final = f"{OF_ROWS} WHERE o.job = ? AND o.state = 'done' AND o.detail = ? AND o.seq <> ?"
@@ -17,9 +17,8 @@ _OF_CARD: Final = f"{OF_ROWS} WHERE o.job = ? AND o.state = 'done' AND o.detail 
 
 def page_of(connection: Connection, job: int, states: Sequence[RowState], after: int) -> list[StoredRow]:
     """Return the next thousand rows of a job that are in some states, after the one with a number."""
-    of_states = ", ".join(f"'{state}'" for state in states)
-    statement = f"{OF_ROWS} WHERE r.job = ? AND r.seq > ? AND {{state}} IN ({of_states}) ORDER BY r.seq LIMIT {_PAGE}"
-    return [StoredRow(*row) for row in connection.fetch(statement, job, after)]
+    statement = f"{OF_ROWS} WHERE r.job = ? AND r.seq > ? AND {{state}} IN {listed(states)} ORDER BY r.seq LIMIT {_PAGE}"
+    return stored_rows(connection, statement, job, after)
 
 
 def doubts_of(connection: Connection, job: int) -> list[StoredRow]:
@@ -34,8 +33,7 @@ def problems_of(connection: Connection, job: int) -> list[StoredRow]:
 
 def _with_logged(connection: Connection, statement: str, job: int) -> list[StoredRow]:
     # Two statements, since each has an index of its own: a job with a million cards is not read for the few that are open.
-    found = [*connection.fetch(statement, job), *connection.fetch(LOGGED_ROWS, job)]
-    return sorted(StoredRow(*row) for row in found)
+    return sorted([*stored_rows(connection, statement, job), *stored_rows(connection, LOGGED_ROWS, job)])
 
 
 def check_told(row: object, card_id: str | None, *, absent: bool) -> Outcome:
@@ -66,7 +64,7 @@ def why_not_settled(
     if found.state not in IN_DOUBT and found.resembling is None:
         name = named(row) if is_journal else f"the row {row!r}"
         return f"{name} is {found.state}, not in doubt ({found.detail})"
-    other = next(map(StoredRow._make, connection.fetch(_OF_CARD, job, told.detail, found.seq)), None)
+    other = next(iter(stored_rows(connection, _OF_CARD, job, told.detail, found.seq)), None)
     if told.state != "done" or other is None or (is_journal and _is_named(found, told) and not _is_named(other, told)):
         return None
     if is_journal:

@@ -96,6 +96,12 @@ def dump_cards(cards: Iterable[Card]) -> str:
     return json.dumps(shown, separators=(",", ":"))
 
 
+def listed(states: Iterable[RowState]) -> str:
+    """Return states as a list in SQL."""
+    words = ", ".join(f"'{state}'" for state in states)
+    return f"({words})"
+
+
 def first_of(part: int) -> int:
     """Return the number of the first row of a part."""
     return part * PLACES
@@ -145,23 +151,25 @@ def digest_rows(drafts: Iterable[CardDraft], *running: Any) -> Any:
     return found
 
 
+def stored_rows(connection: Connection, statement: str, *values: object) -> list[StoredRow]:
+    """Return the rows that a statement finds which begins with `OF_ROWS`."""
+    return [StoredRow(*row) for row in connection.fetch(statement, *values)]
+
+
 def rows_of(connection: Connection, part: int) -> list[StoredRow]:
     """Return the rows of a part, in the order of their positions."""
-    first = first_of(part)
-    return [
-        StoredRow(*row)
-        for row in connection.fetch(f"{OF_ROWS} WHERE r.seq >= ? AND r.seq < ? ORDER BY r.seq", first, first_of(part + 1))
-    ]
+    statement = f"{OF_ROWS} WHERE r.seq >= ? AND r.seq < ? ORDER BY r.seq"
+    return stored_rows(connection, statement, first_of(part), first_of(part + 1))
 
 
 def rows_by_number(connection: Connection, numbers: list[int]) -> list[StoredRow]:
     """Return rows by their numbers, in their order."""
-    return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.seq {{in ?}} ORDER BY r.seq", numbers)]
+    return stored_rows(connection, f"{OF_ROWS} WHERE r.seq {{in ?}} ORDER BY r.seq", numbers)
 
 
 def rows_by_reference(connection: Connection, job: int, references: list[str]) -> list[StoredRow]:
     """Return the rows of a job that have one of these references."""
-    return [StoredRow(*row) for row in connection.fetch(f"{OF_ROWS} WHERE r.job = ? AND r.ref {{in ?}}", job, references)]
+    return stored_rows(connection, f"{OF_ROWS} WHERE r.job = ? AND r.ref {{in ?}}", job, references)
 
 
 def put_outcomes(connection: Connection, outcomes: Iterable[tuple[object, ...]]) -> None:

@@ -21,7 +21,7 @@ from boardclient.bulk._life import FIXED, Outcome, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
 from boardclient.store._by_hand import doubts_of, named
-from boardclient.store._rows import DONE, StoredRow
+from boardclient.store._rows import DONE, StoredRow, listed
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ _FIND: Final = (
 _FIND_BY_CONTENT: Final = (
     f"{_ROW} FROM temp.earlier AS e CROSS JOIN boardclient_rows AS r ON r.seq = e.seq"
     " LEFT JOIN boardclient_outcomes AS o ON o.seq = r.seq"
-    " WHERE coalesce(o.state, 'logged') NOT IN ('failed', 'waiting', 'undone') AND e.content IN"
+    f" WHERE coalesce(o.state, 'logged') IN {listed(sorted(FIXED))} AND e.content IN"
 )
 _MARKERS: Final = "SELECT seq, marker FROM boardclient_rows WHERE marker IS NOT NULL"
 _ADD_ROWS: Final = "INSERT INTO boardclient_rows"
