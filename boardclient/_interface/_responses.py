@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -275,14 +275,35 @@ def asked_pause(headers: Mapping[str, str], now: float, *, is_throttling: bool) 
         asked = None if milliseconds is None else milliseconds / 1000
     if asked is not None or not is_throttling:
         return asked
-    for value in headers.get("RateLimit", "").split(","):  # "default";r=0;t=30
-        parameters = {name: amount for name, _, amount in (part.strip().partition("=") for part in value.split(";")[1:])}
-        if _number(parameters.get("r", "")) == 0:
-            return _number(parameters.get("t", ""))
+    if (seconds := _pause_of_policy(headers)) is not None:
+        return seconds
     for remaining, reset in _COUNTS:
         if _number(headers.get(remaining, "")) == 0 and (seconds := _number(headers.get(reset, ""))) is not None:
             return seconds if seconds < _LONGEST_RESET else max(0.0, seconds - (_http_date(headers.get("Date", "")) or now))
     return None
+
+
+def _pause_of_policy(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds until a policy of `RateLimit` has requests left again, None if none is used up.
+
+    Where it does not say them, the window of `RateLimit-Policy` is the longest that it can take.
+    """
+    windows = {name: parameters.get("w", "") for name, parameters in _policies(headers.get("RateLimit-Policy", ""))}
+    for name, parameters in _policies(headers.get("RateLimit", "")):  # "default";r=0;t=30
+        if _number(parameters.get("r", "")) == 0:
+            return _number(parameters.get("t", windows.get(name, "")))
+    earlier = _parameters(headers.get("RateLimit", "").split(","))  # limit=100, remaining=0, reset=30, until draft 7
+    return _number(earlier.get("reset", "")) if _number(earlier.get("remaining", "")) == 0 else None
+
+
+def _policies(value: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the names and the parameters of the items of a field."""
+    items = [item.split(";") for item in value.split(",")]
+    return [(name.strip(), _parameters(parameters)) for name, *parameters in items]
+
+
+def _parameters(parts: Iterable[str]) -> dict[str, str]:
+    return {name: amount for name, _, amount in (part.strip().partition("=") for part in parts)}
 
 
 def _number(value: str) -> float | None:
