@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from session_helpers import ANY, TOKEN, session_of
 
 from boardclient import ApiError, Credentials, DecodeError, NotFoundError, Response
-from boardclient._base._redaction import is_free_of
+from boardclient._base._redaction import forms_of, is_free_of, masked_in_steps
 
 WRITTEN = {
     "plain": lambda text: text,
@@ -219,3 +219,11 @@ async def test_a_long_error_body_is_searched_in_steps(wire: Any) -> None:
             assert turns - before > 5
             assert not isinstance(caught.value, ApiError) or caught.value.body.startswith(b"***%2541")
     counting.cancel()
+
+
+@pytest.mark.parametrize("escapes", ["\\/", "%41", "&lt;", "\\u0041"])
+def test_a_pass_over_many_escapes_is_made_in_steps(escapes: str) -> None:
+    """No step undoes more than 4096 of them, so that each takes some milliseconds."""
+    number = 30_000
+    steps = sum(1 for _ in masked_in_steps((escapes * number).encode(), forms_of([TOKEN])))
+    assert steps >= number // 4096

@@ -194,11 +194,11 @@ def masked_in_steps(text: bytes, forms: frozenset[bytes], kept_bytes: int | None
     places: list[tuple[int, int]] = []
     _find(places, text, forms, range(len(text) + 1))
     blank = bytearray(text)
-    for start, stop in places:
+    for start, stop in _merged(places):
         blank[start:stop] = bytes(stop - start)
-    for plain in _passes(bytes(blank)):
+    for plain in _passes_in_steps(bytes(blank)):
         yield
-        if _holds(plain, forms):
+        if plain is not None and _holds(plain, forms):
             places = []
             sources: Sequence[int] = range(len(text) + 1)
             traced = text
@@ -254,9 +254,22 @@ def encoded(secret: bytes) -> Iterator[bytes]:
 
 def _passes(text: bytes) -> Iterator[bytes]:
     """Yield the text as it is, and after each pass that changes it."""
+    return (plain for plain in _passes_in_steps(text) if plain is not None)
+
+
+def _passes_in_steps(text: bytes) -> Iterator[bytes | None]:
+    """Yield the text as it is, and after each pass that changes it. None between the parts of a pass."""
     yield text
     for _ in range(_PASSES if _ESCAPING.search(text) else 0):
-        before, text = text, _ESCAPE.sub(_plain_form, text)
+        pieces: list[bytes] = []
+        at = 0
+        for number, match in enumerate(_ESCAPE.finditer(text), 1):
+            start, stop = match.span()
+            pieces += [text[at:start], _plain_form(match)]
+            at = stop
+            if number % _STEP_ESCAPES == 0:
+                yield None
+        before, text = text, b"".join([*pieces, text[at:]])
         if text == before:
             return
         yield text
@@ -267,7 +280,11 @@ def _find(found: list[tuple[int, int]], text: bytes, forms: Iterable[bytes], sou
     for form in forms:
         start = text.find(form)
         while start >= 0:
-            found.append((sources[start], sources[start + len(form)]))
+            place = sources[start], sources[start + len(form)]
+            if found and found[-1][0] <= place[0] < found[-1][1]:  # in a text of one letter, each place overlaps the one before
+                found[-1] = found[-1][0], max(place[1], found[-1][1])
+            else:
+                found.append(place)
             start = text.find(form, start + 1)  # a secret may overlap itself
 
 
@@ -296,6 +313,8 @@ def _traced_pass(text: bytes, sources: Sequence[int]) -> tuple[bytes, list[int]]
     return b"".join([*pieces, text[at:]]), [*traced, *sources[at:]]
 
 
+_STEP_ESCAPES: Final = 4096
+"""How many escapes are undone at once. Each takes a microsecond."""
 _plain_forms: Final[dict[bytes, bytes]] = {}
 """What escapes stand for. Few different ones are met, and looking one up takes a fifth of undoing it."""
 _MOST_PLAIN_FORMS: Final = 4096

@@ -38,6 +38,8 @@ _TEXT: Final = "boardclient has created this card to see that the board lists ev
 _ANY_LIST: Final = "-"
 """Stands for the list to which an earlier run has sent a probe: a listing need not show one, or a usable one (interface 2.3)."""
 _ANY_NAME: Final = re.compile(r"\b(bc[b-t]{16,20}) temporary card, deleted soon")
+_LONGEST_NAME: Final = 2**12
+"""How many characters a name may have that is one, with what a service adds. Cards of people may have names of a megabyte."""
 
 
 class Probes:
@@ -252,7 +254,8 @@ class Probes:
 
 
 def _is_like_a_probe(card: Card) -> bool:
-    named = _ANY_NAME.search((card.name or "").casefold())
+    name = card.name or ""
+    named = _ANY_NAME.search(name.casefold()) if len(name) <= _LONGEST_NAME else None  # names may hold a megabyte
     if named is None:
         return False
     return card.desc is None or (_TEXT in normal(card.desc) and named.group(1) in markers(card.desc))
