@@ -13,12 +13,16 @@ import boardclient
 from boardclient.testing import BoardService, assert_no_secrets
 
 
-def test_the_demo_imports_cards_across_an_expired_token(bare_cli) -> None:
+def test_the_demo_imports_cards_across_an_expired_token(bare_cli, monkeypatch) -> None:
+    """A terminal of 80 columns and 24 lines shows the whole of it, below the command."""
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = bare_cli("demo")
     assert (code, err) == (0, "")
     assert "created 210, failed 0, unknown 0" in out
     assert "the token expired. For all 401s the application was asked for 1 new code." in out
+    assert "The response to request 100 was lost: its card was found, and is there once." in out
     assert "Icebox (" in out
+    assert sum(-(-len(line) // 80) or 1 for line in out.splitlines()) < 24
 
 
 def test_the_demo_can_be_read_by_programs(bare_cli) -> None:

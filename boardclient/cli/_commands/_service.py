@@ -22,8 +22,9 @@ _FIRST_ERROR_STATUS = 400
 _SETTINGS = ("BASE_URL", "AUTH_URL", "AUTHORIZE_URL", "KEY", "TOKEN", "CLIENT_ID", "CLIENT_SECRET", "REDIRECT_URI")
 _ENVIRONMENT = tuple(f"BOARDCLIENT_{name}" for name in _SETTINGS)
 _MEMBERS = ("Ada Lovelace", "Alan Turing")
-_CARDS_SHOWN = 6
+_CARDS_SHOWN = 1  # so that all fits the 24 lines of a terminal
 _CARDS_UNTIL_EXPIRY = 25
+_LOST = 100
 
 
 @commands.runs("serve", needs="nothing")
@@ -78,7 +79,7 @@ def _log(call: Call) -> None:
 
 @commands.runs("demo", needs="nothing")
 async def demo(fields: tuple[str, ...] | None = json_option(takes_any=True)) -> None:
-    """Import cards into an embedded service, whose token expires meanwhile, and draw the board."""
+    """Import cards into an embedded service, whose token expires and which loses a response meanwhile, and draw the board."""
     from importlib.resources import as_file, files
 
     from boardclient.cli import _drawing
@@ -86,7 +87,7 @@ async def demo(fields: tuple[str, ...] | None = json_option(takes_any=True)) -> 
     from boardclient.cli._commands._import_command import import_
     from boardclient.cli._commands._import_options import ImportOptions
     from boardclient.cli._running import Client, load
-    from boardclient.testing import BoardService
+    from boardclient.testing import BoardService, faults
 
     asked, created = list[object](), itertools.count(1)
     tell = out if fields is None else note
@@ -105,15 +106,17 @@ async def demo(fields: tuple[str, ...] | None = json_option(takes_any=True)) -> 
         BoardService(port=0, on_call=expire_midway) as service,
         service.session(service.oauth_credentials(authorize=authorize)) as session,
     ):
+        service.faults.add(faults.drop(commit=True), "cards.create", call=_LOST)
         tell(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
         board = await session.boards.create("Demo", default_lists=True)
         await session.lists.create("Icebox", board_id=board.id, pos="bottom")
         tell(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
         with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-            options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id, *as_json]).params)
+            options = ImportOptions(**import_.make_context("import", ["-", "--board", board.id, "--settle=0", *as_json]).params)
             await import_file(Client(session, load(base_url=service.base_url), board.id), file, options)
         renewed = plural(len(asked) - 1, "new code")
         tell(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
+        tell(f"The response to request {_LOST} was lost: its card was found, and is there once.")
         if fields is None:
             lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
             _drawing.draw(lists, cards, cards_per_list=_CARDS_SHOWN)
