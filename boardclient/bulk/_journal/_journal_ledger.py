@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
 from boardclient._base._guards import wait_to_end
-from boardclient.bulk._content import REMOVABLE, IdSet, shown_fields
+from boardclient.bulk._content import REMOVABLE, IdSet
 from boardclient.bulk._journal._journal_rows import Decision, JournalRows
 from boardclient.bulk._ledger import DurableLedger, Others
 from boardclient.bulk._life import Row
@@ -51,6 +51,8 @@ class JournalLedger(DurableLedger):
         """The number of the last row that is known to be on the disk."""
         self._unshown = REMOVABLE - file.shown
         """Those that a person can remove and that no response has shown yet."""
+        self._has_looked = False
+        """Whether this iteration of the loop has looked at the lock."""
 
     @classmethod
     async def open(
@@ -114,10 +116,21 @@ class JournalLedger(DurableLedger):
 
     def _may_send(self) -> bool:
         """Return True while the journal is this run's. Otherwise the next row is passed to `release`, which raises why not."""
+        if self._has_looked:
+            return True
         if self._file.journal.has_lock():
+            self._note_look()
             return True
         self.released = -1
         return False
+
+    def _note_look(self) -> None:
+        """Note that the lock was looked at, which counts until the loop has gone round once."""
+        self._has_looked = True
+        self._loop.call_soon(self._forget_look)
+
+    def _forget_look(self) -> None:
+        self._has_looked = False
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, and which fields the response shows."""
@@ -127,10 +140,12 @@ class JournalLedger(DurableLedger):
 
     def record_shown(self, cards: Iterable[Card]) -> None:
         """Record which fields responses show of cards. What a card does not show later was removed."""
-        # Most runs ask once: what the first response shows is not looked for again.
-        if self._unshown and (fields := self._unshown & shown_fields(cards)):
-            self._unshown -= fields
-            self._submit(self._file.record_shown, fields)
+        for card in cards:  # what one has shown is not looked for in the next
+            if not self._unshown:
+                break
+            if fields := {field for field in self._unshown if getattr(card, field) is not None}:
+                self._unshown -= fields
+                self._submit(self._file.record_shown, fields)
 
     async def record_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         await self._do(self._file.record, self._take_noted().values(), [(seq, dump_cards(found)) for seq, found in cards.items()])
