@@ -182,8 +182,11 @@ class BulkRun:
         return self
 
     async def __anext__(self) -> CardResult:
-        # Without a coroutine where a result is there: this runs for each row.
-        results = self._open_engine().results
+        # Without another call where a result is there: this runs for each row.
+        engine = self._engine
+        if engine is None or self._stage != "open":
+            engine = self._open_engine()
+        results = engine.results
         if results.untaken or await self._wait_for_result():
             return results.take()
         raise StopAsyncIteration

@@ -10,7 +10,7 @@ import math
 import os
 from bisect import insort_left
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
@@ -297,6 +297,21 @@ class Lives:
         del self.places.paused[row]
         self.places.queue_first(row)
         self._owner.on_change()
+
+    def admit_all(self, rows: Sequence[Row]) -> None:
+        """Begin the lives of rows that were taken from the input."""
+        state, reaction = self._life["new", "admitted"]
+        if reaction != "queue":
+            for row in rows:
+                self.admit(row)
+            return
+        # Where no board is read, what happens to nearly all rows happens to each of them: nothing is looked up for one.
+        for row in rows:
+            if row.outcome is None and self._options.board_id is None:
+                row.state = state
+                self.places.ready.append(row)
+            else:
+                self.admit(row)
 
     def admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""

@@ -47,6 +47,7 @@ class Sender:
         self._most = 2 * options.workers  # how many may have one, results that were not taken included
         self._idle = deque[asyncio.Future[None]]()  # the workers that wait for a row
         self._needs_rows = asyncio.Event()  # wakes the feeder
+        self._is_feeder_waiting = self._lacks_room = False  # the latter if it waits until results were taken
         self._change = asyncio.Event()  # wakes the conductor
         self.ahead: int = ledger.commit_size or max(_LEAST_AHEAD, 2 * options.workers)
         """How many rows are taken from the input together."""
@@ -88,7 +89,8 @@ class Sender:
         row.state = self._once_taken[row.state]
         self.busy += 1
         # At half, so that the feeder has time for the next commit before a worker finds nothing.
-        if 2 * len(self._ready) <= self.ahead:
+        if self._is_feeder_waiting and 2 * len(self._ready) <= self.ahead:
+            self._is_feeder_waiting = False
             self._needs_rows.set()
         return row
 
@@ -100,7 +102,7 @@ class Sender:
                 waiter = self._idle.popleft()
                 if not waiter.done():
                     waiter.set_result(None)
-        if self._wanted > 0:
+        if self._lacks_room and self._wanted > 0:  # `_take` wakes a feeder that waits until rows are needed
             self._needs_rows.set()
         if not self.busy and (self._owner.is_halted or self.is_quiet):
             self._change.set()
@@ -116,7 +118,9 @@ class Sender:
         while not (self.is_exhausted or self._owner.is_halted):
             while (wanted := self._wanted) <= 0:
                 self._needs_rows.clear()
+                self._is_feeder_waiting, self._lacks_room = True, 2 * len(self._ready) <= self.ahead
                 await self._needs_rows.wait()
+            self._is_feeder_waiting = self._lacks_room = False
             try:
                 rows = await self._source.take(wanted)
             except Exception as error:  # it ends the input, and is raised to the owner of the run after the last result
@@ -128,8 +132,7 @@ class Sender:
                 if self._ledger.is_durable and self._idle and len(rows) == self.ahead:
                     self.ahead = min(2 * self.ahead, self._ledger.largest_commit)  # workers had to wait for them
             self.is_exhausted = not rows
-            for row in rows:
-                self._lives.admit(row)
+            self._lives.admit_all(rows)
             self.dispatch()
 
     async def _work(self) -> None:
