@@ -96,7 +96,7 @@ def dump_cards(cards: Iterable[Card]) -> str:
     return json.dumps(shown, separators=(",", ":"))
 
 
-def listed(states: Iterable[RowState]) -> str:
+def listed(states: Iterable[str]) -> str:
     """Return states as a list in SQL."""
     words = ", ".join(f"'{state}'" for state in states)
     return f"({words})"

@@ -161,7 +161,7 @@ class JournalLedger(DurableLedger):
 
     async def _of_confirmed(self, work: Callable[[Iterable[str]], T]) -> T:
         self._write_soon()
-        return await self._do(self._file.of_confirmed, work)
+        return await self._do(lambda: self._file.of_confirmed(work))
 
     async def count_earlier(self, condition: Callable[[str], bool]) -> int:
         done = self._file.done
