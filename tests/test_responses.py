@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
@@ -214,6 +215,17 @@ def test_other_fields_say_how_long_to_wait_where_retry_after_does_not(headers: d
     assert isinstance(failed, ApiError)
     is_count = any(name.lower().startswith(("ratelimit", "x-ratelimit")) for name in headers)
     assert failed.retry_after == pytest.approx(None if is_count else seconds)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_date_of_no_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """The offset -0000 says that the zone is not known (RFC 5322, section 3.3): the zone of this machine plays no part."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", zone)
+        time.tzset()
+        seconds = retry_after({"Retry-After": "Thu, 01 Jan 1970 00:01:40 -0000"}, 40.0)
+    time.tzset()
+    assert seconds == 60.0
 
 
 @settings(deadline=None)
