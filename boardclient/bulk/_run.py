@@ -38,7 +38,8 @@ _QUIET_SECONDS: Final = 5.0
 class _QuietWaits:
     """Logs a warning for each wait that lasts. Owned by a run whose progress no listener gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: str) -> None:
+        self._call = call
         self._timer: asyncio.TimerHandle | None = None
         self._progress: BulkProgress | None = None
 
@@ -52,7 +53,7 @@ class _QuietWaits:
 
     def _warn(self) -> None:
         assert self._progress is not None  # noqa: S101 -- the timer was set with it
-        _waits.warning("cards.create_many: %s", self._progress.status)
+        _waits.warning("%s: %s", self._call, self._progress.status)
 
     def end(self) -> None:
         if self._timer is not None:
@@ -100,7 +101,7 @@ class BulkRun:
         self._drafts = drafts
         self._options = options
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
-        self._quiet_waits = _QuietWaits()
+        self._quiet_waits = _QuietWaits(options.call)
         # With `on_progress` the caller watches already, and a warning would be said twice.
         if not listeners:
             self._tally.watch = self._quiet_waits.on_progress
@@ -165,8 +166,8 @@ class BulkRun:
         self._quiet_waits.end()
         activity.counts = self._tally.counts
         activity.end(self._tally.error)
-        if self._tally.problems:
-            _logger.warning("cards.create_many: %s", self.report.problem_summary)
+        if self._tally.problems and not self._options.is_of_one:
+            _logger.warning("%s: %s", self._options.call, self.report.problem_summary)
 
     def stop(self) -> None:
         """Stop sending. Requests in flight are completed, then the iteration ends. A journal can be resumed.

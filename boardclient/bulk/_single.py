@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
+import attrs
+
 from boardclient._interface import _operations as operations
 from boardclient._interface._operations import Request
 from boardclient._interface._responses import add_words, moment_in
@@ -75,6 +77,7 @@ async def create_card(pipeline: Pipeline, draft: CardDraft, options: BulkOptions
     """
     bound, began = bound_of(pipeline, options.settle_seconds, options.patience), asyncio.get_running_loop().time()
     end = End(bound, bound if options.patience is None else None)
+    options = attrs.evolve(options, call="cards.create", is_of_one=True)
     run = BulkRun(pipeline, [draft], options, [end.on_progress])
     end.stop = run.stop
     async with AsyncExitStack() as stack:

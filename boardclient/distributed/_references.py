@@ -63,6 +63,7 @@ async def create_once(
             patience=bound,
             settle=settle,
             ends_at=None if bound is None else clock() + bound,
+            is_of_one=True,
         )
         result: CardResult | None = None
         failure: BoardClientError | None = None

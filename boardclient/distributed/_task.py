@@ -76,6 +76,8 @@ class WorkOptions:
     """None: the job's."""
     ends_at: float | None = None
     """When the call ends at the latest, on the loop's clock."""
+    is_of_one: bool = False
+    """Whether the call is `cards.create`."""
     is_delivery: bool = False
     """Whether its rows are among those that `open_job(rows=…)` has announced."""
 
@@ -432,7 +434,8 @@ class Task:
         lists = {draft.list_id for draft in drafts}
         # The lists of the board are read by the run, unless all are known.
         options = await self._run_options(lease, len(drafts), reads=reads, knows_lists=lists <= self.stored.lists)
-        options = attrs.evolve(options, ledger=ledger, resends=not lease.is_of_job)
+        call = "cards.create" if self.options.is_of_one else f"job {self.job.name}"
+        options = attrs.evolve(options, ledger=ledger, resends=not lease.is_of_job, call=call, is_of_one=self.options.is_of_one)
         listeners = [] if self.options.on_progress is None else [self.options.on_progress]
         run = BulkRun(self.pipeline, drafts, options, listeners)
         ledger.report, lease.on_drain = (lambda: run.report), run.stop

@@ -107,6 +107,20 @@ async def test_a_single_card_is_given_up_in_time(world: World) -> None:
     assert caught.value.retry_at is not None
 
 
+async def test_the_log_says_nothing_of_a_card_whose_call_returns_it_or_raises(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was unknown for a moment is a false alarm. A batch is named by its job."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=[1, 2])
+    assert (await world.create("Fix the login", "t1", settle=0.1)).name == "Fix the login"
+    await world.session.cards.create("Card", list_id=world.list_id, board_id=world.board_id, settle=0.1)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+    world.service.faults.add(faults.status(400), "cards.create", call=3)
+    job = await open_job(world.board_id, world.ledger)
+    await world.deliver(job, "a", world.drafts(1))
+    assert [record.message.split(" of ")[0] for record in caplog.records] == [f"job {job.name}: 1 failed"]
+
+
 async def test_the_card_of_a_reference_that_was_deleted_is_named(world: World) -> None:
     """The effect of the error is DONE, told from a card that can't be read now, which is returned by its identifier."""
     card = await world.create("Fix the login", "t1")

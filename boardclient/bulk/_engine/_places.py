@@ -190,6 +190,10 @@ class BulkOptions:
     """Whether rows that an earlier run saw refused are sent again. If not, their cards are looked for."""
     ledger: Ledger | None = None
     """The ledger to use in place of a journal: one that the caller has opened."""
+    call: str = "cards.create_many"
+    """What the log calls the run."""
+    is_of_one: bool = False
+    """Whether the caller returns the card of the only row, or raises its error. The log then need not say it."""
 
     @property
     def commit_size(self) -> int:
