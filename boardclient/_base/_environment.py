@@ -132,7 +132,7 @@ def _file_system(folder: Path) -> str | None:
     return next((kind.split(" ")[0] for kind in of_device), None)
 
 
-def proxy_of(url: str, *, allow_insecure: bool) -> str | None:
+def proxy_of_environment(url: str, *, allow_insecure: bool) -> str | None:
     """Return the proxy that the environment names for an address, as for curl, or None.
 
     aiohttp's own search would send credentials of ~/.netrc as well. Plain http goes to this machine unless `allow_insecure` is

@@ -15,7 +15,7 @@ import click
 
 import boardclient
 from boardclient import BoardClientError, Effect
-from boardclient._base._environment import proxy_of, reason_of
+from boardclient._base._environment import proxy_of_environment, reason_of
 from boardclient.cli._addresses import identifier_in, is_address
 from boardclient.cli._names import Names, did_you_mean, of_lists
 from boardclient.cli._output import CommandError, NoCredentialsError, UsageError, in_words, note
@@ -41,7 +41,7 @@ class CommandSettings(ServiceSettings):
             ValueError: a setting can't be used.
         """
         url = url or self.base_url
-        proxy = proxy_of(url, allow_insecure=self.allow_insecure)
+        proxy = proxy_of_environment(url, allow_insecure=self.allow_insecure)
         return boardclient.AsyncSession(
             credentials, base_url=url, timeout=self.timeout, allow_insecure=self.allow_insecure, proxy=proxy
         )

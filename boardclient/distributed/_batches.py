@@ -141,7 +141,7 @@ def store_batch(
             lease = lease_of(job, part, seconds)
     else:
         first = 0
-    batch = Batch(None if part is None else part.part, _delivered(connection, job, first, drafts, references), lease)
+    batch = Batch(None if part is None else part.part, _stored_rows_of(connection, job, first, drafts, references), lease)
     if since is not None:
         note_delivery(connection, job, key, digest, since, batch.rows)
     return _correct(connection, batch, drafts)
@@ -212,7 +212,7 @@ def _fill_part(connection: Connection, part: Any, places: Iterable[int], drafts:
         connection.run("UPDATE boardclient_parts SET size = ? WHERE part = ?", added, part.part)
 
 
-def _delivered(
+def _stored_rows_of(
     connection: Connection, job: int, first: int, drafts: Sequence[CardDraft], references: list[str]
 ) -> tuple[StoredRow, ...]:
     """Return the stored rows, in the order of the drafts."""

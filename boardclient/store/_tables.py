@@ -1,4 +1,4 @@
-"""The tables of a ledger, in a file or on a server: jobs, parts, rows, outcomes. And how audits are stored.
+"""The tables of a journal and of a ledger, in a file or on a server: jobs, parts, rows, outcomes. And how audits are stored.
 
 A part is a batch of rows with a key. The number of a row is made of the number of its part and its position there, and a
 reference identifies it within its job. The state of a row is that of its outcome. A row without an outcome is "logged" if its

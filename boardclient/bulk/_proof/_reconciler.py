@@ -232,7 +232,9 @@ class Reconciler:
             elif not possible:
                 if row.absent_from is None and row.seq in before:
                     row.absent_from = _absent_before(before[row.seq], listing)
-                findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
+                findings.append(
+                    self._finding_of_unlisted(row, listing, evidence) if incomplete is None else _unknown(row, incomplete)
+                )
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE, cards=possible))
             elif incomplete is None and self._may_become_clear(row.draft.list_id, evidence, is_equal=bool(equal)):
@@ -370,7 +372,7 @@ class Reconciler:
             for row, one in sought.items()
         }
 
-    def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
+    def _finding_of_unlisted(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
         """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too.
 
         The later one shows a card that was sent to the list after the row.

@@ -157,9 +157,9 @@ def _clock(headers: Mapping[str, str]) -> list[Finding]:
 
 def _proxy_in_words(settings: CommandSettings, url: str) -> str:
     """Return which proxy requests go through, without its password, and which variable names it. "" if there is none."""
-    from boardclient._base._environment import proxy_of, variable_of_proxy
+    from boardclient._base._environment import proxy_of_environment, variable_of_proxy
 
-    proxy = urlsplit(proxy_of(url, allow_insecure=settings.allow_insecure) or "")
+    proxy = urlsplit(proxy_of_environment(url, allow_insecure=settings.allow_insecure) or "")
     if not proxy.netloc:
         return ""
     return f" through the proxy {proxy.scheme}://{proxy.netloc.rpartition('@')[2]} ({variable_of_proxy(url)})"

@@ -142,7 +142,7 @@ class ImportOptions:
         Raises:
             UsageError: they do not.
         """
-        from boardclient.cli._files._dates import check_formats
+        from boardclient.cli._files._date_formats import check_formats
 
         # First, as it needs neither the file nor the service.
         check_formats(self.date_formats, self.zone)

@@ -355,7 +355,7 @@ async def export(
         bom: Begin with the mark by which Excel recognises UTF-8.
         date_format: The form of due dates as for strftime, such as %d.%m.%Y.
     """
-    from boardclient.cli._files._dates import check_formats
+    from boardclient.cli._files._date_formats import check_formats
     from boardclient.cli._files._export import CardFile
     from boardclient.cli._files._layout import Layout
     from boardclient.cli._names import of_lists

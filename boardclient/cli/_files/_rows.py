@@ -17,7 +17,7 @@ import attrs
 from boardclient import CardDraft, Position
 from boardclient.cli._files._cells import Cells, NumberedCells
 from boardclient.cli._files._csv import Header, csv_records
-from boardclient.cli._files._dates import read_by
+from boardclient.cli._files._date_formats import read_by_formats
 from boardclient.cli._files._encodings import flaw
 from boardclient.cli._files._jsonl import json_records
 from boardclient.cli._files._layout import COLUMNS, Layout, Problem, plain
@@ -205,7 +205,7 @@ def _due(cell: str | None, layout: Layout, _: object) -> datetime | None:
             return None if cell is None else read_date(cell.strip(), layout.zone)
         except ValueError as error:
             raise ValueError(f"{error}{_OTHER_DATES}") from None
-    return read_by(cell.strip(), layout.date_formats, layout.zone)
+    return read_by_formats(cell.strip(), layout.date_formats, layout.zone)
 
 
 def _pos(cell: str | None, *_: object) -> Position | None:

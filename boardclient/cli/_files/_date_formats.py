@@ -123,7 +123,7 @@ def _flaw_of_zone(form: str, parts: Sequence[str], zone: tzinfo | None) -> str |
     return f"the letters {named[0]} say a zone that is not read: write %z, which reads Z and offsets, or give --timezone, too"
 
 
-def read_by(text: str, formats: Sequence[str], zone: tzinfo | None) -> datetime:
+def read_by_formats(text: str, formats: Sequence[str], zone: tzinfo | None) -> datetime:
     """Return the date that a text says by the first of the forms that reads it.
 
     Raises:
