@@ -211,8 +211,7 @@ def lease_parts(
         if connection.run(statement, owner, seconds, seconds, job, owner) != 1:
             return None
     free = connection.fetch(
-        "SELECT part, logged, in_doubt, owner, lease,"
-        " CASE WHEN lease_until > 0 THEN {clock} - lease_until ELSE 0 END AS ended_ago"
+        "SELECT part, logged, in_doubt, owner, CASE WHEN lease_until > 0 THEN {clock} - lease_until ELSE 0 END AS ended_ago"
         " FROM boardclient_parts WHERE part {in ?} AND (NOT {held} OR owner = ?) ORDER BY part {for update}",
         sorted(parts),
         owner,
@@ -221,15 +220,16 @@ def lease_parts(
     taken = connection.fetch(
         "UPDATE boardclient_parts SET epoch = CASE WHEN owner = ? THEN epoch ELSE epoch + 1 END, owner = ?,"
         " lease_until = {clock} + ?, lease = ?, began_at = coalesce(began_at, {clock}),"
-        " stalls = CASE WHEN lease_until > 0 AND owner <> ? THEN stalls + 1 ELSE stalls END WHERE part {in ?} RETURNING *",
+        " stalls = CASE WHEN lease_until > 0 AND owner <> ? THEN stalls + 1 ELSE stalls END,"
+        " lost_lease = CASE WHEN lease_until > 0 AND owner <> ? THEN lease ELSE lost_lease END WHERE part {in ?} RETURNING *",
         owner,
         owner,
         seconds,
         seconds,
+        owner,
         owner,
         [part.part for part in free],
     )
-    lengths = {part.part: part.lease for part in free}  # those of the workers before, as a part says when its rows were sent
     is_repeated = any(part.owner == owner for part in free)  # the end of an earlier transaction was lost
     if not is_repeated:
         _note_logged(connection, free)
@@ -240,7 +240,7 @@ def lease_parts(
         owner=owner,
         seconds=seconds,
         deadline=began + seconds * (1 - _MARGIN),
-        parts={part.part: part._replace(lease=lengths[part.part]) for part in taken},
+        parts={part.part: part for part in taken},
         is_of_job=is_of_job,
         is_fresh=is_repeated and all(part.epoch == 1 and part.logged for part in taken),
     )

@@ -135,7 +135,8 @@ class StoredLedger(DurableLedger):
         self._doubted_at: dict[int, float] = {}
         """When the last requests of unknown rows ended, and of those that were found, on the loop's clock."""
         self._uncounted: dict[int, float] = {}
-        """When the rows of workers that died were logged at the latest, on the loop's clock, of which the cards were found."""
+        """When the rows of workers that died were logged, or a little later, on the clock of the database: those whose cards were
+        found."""
         self._since = since
         """When the job was planned or opened, on the clock of the database."""
         self._told: BulkReport = BulkReport()
@@ -182,10 +183,10 @@ class StoredLedger(DurableLedger):
     def _record_found(self, row: Row, known: Outcome) -> None:
         """Note when a row was sent whose card was found, and that its request is counted by nobody if its worker died."""
         self._doubted_at[row.seq] = row.doubted_at
-        if known.detail.startswith(LOGGED.detail):
+        stored = self.rows[row.index]
+        if known.detail.startswith(LOGGED.detail) and stored.at is not None:
             # It is in doubt since the end of a lease, which was renewed when the row was logged or later.
-            self._doubted_at[row.seq] -= self._right.parts[row.seq // PLACES].lease
-            self._uncounted[row.seq] = self._doubted_at[row.seq]
+            self._uncounted[row.seq] = stored.at - self._right.parts[stored.part].lost_lease
 
     def release(self, row: Row) -> None:
         """Check right before a request that this worker still has the rows.
@@ -265,7 +266,7 @@ class StoredLedger(DurableLedger):
             noted = self._take_noted()
             again, logged = self._split(sent)
             report, is_written, now = self.report(), False, self._loop.time()
-            uncounted = [now - at for at in self._uncounted.values()]
+            uncounted = dict(self._uncounted)
 
             def store(connection: Connection) -> None:
                 self._right.renew(connection)
@@ -308,7 +309,7 @@ class StoredLedger(DurableLedger):
         logged: Mapping[int, int],
         report: BulkReport,
         now: float,
-        uncounted: Sequence[float],
+        uncounted: Mapping[int, float],
     ) -> None:
         """Write outcomes and logged rows within a transaction. `now` is the time on the loop's clock."""
         job, at = self._job.job, connection.now()
@@ -316,7 +317,7 @@ class StoredLedger(DurableLedger):
         for seq, state, detail in noted:
             age = max(0.0, now - self._doubted_at.get(seq, now))  # it is in doubt since its request ended
             resembling = self._resembling.get(seq) if state == "unknown" else None
-            known[seq] = seq, job, state, detail, at - age, resembling
+            known[seq] = seq, job, state, detail, uncounted.get(seq, at - age), resembling
         known |= {seq: (seq, job, *LOGGED, at, None) for seq in again}
         if known:  # in one order, or two transactions could wait for each other
             put_outcomes(connection, [known[seq] for seq in sorted(known)])
@@ -325,7 +326,7 @@ class StoredLedger(DurableLedger):
         first = min(self._right.parts, default=None)
         if first is not None and (report != self._told or noted):
             before = self._right.parts[first]
-            earlier = sum(at - age < self._since for age in uncounted)
+            earlier = sum(sent_at < self._since for sent_at in uncounted.values())
             requests = before.requests + report.requests + len(uncounted) - earlier
             values = requests, before.rejected + report.rejected, before.earlier + earlier, before.seconds + report.seconds
             statement = "UPDATE boardclient_parts SET requests = ?, rejected = ?, earlier = ?, seconds = ? WHERE part = ?"

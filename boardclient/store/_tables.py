@@ -23,7 +23,8 @@ from boardclient.store._database import Tables
 from boardclient.store._rows import undamaged
 
 # `_connection` replaces the words in braces.
-# The worker that has the lease may send and record the rows of a part, or reconcile a job. `lease` is its length in seconds.
+# The worker that has the lease may send and record the rows of a part, or reconcile a job. `lease` is its length in seconds, and
+# `lost_lease` that of the last worker that died with the part.
 # Counts are NULL while a part is open. They are computed once, when it is closed. `earlier` are the requests of workers that died
 # before the job was planned or opened, and whose cards were found since.
 JOBS: Final = """
@@ -38,7 +39,7 @@ CREATE TABLE IF NOT EXISTS boardclient_parts (
   part {id}, job {int} NOT NULL, key {text} NOT NULL, digest {text} NOT NULL, size INTEGER NOT NULL,
   logged INTEGER NOT NULL DEFAULT 0, state {text} NOT NULL DEFAULT 'open',
   epoch INTEGER NOT NULL DEFAULT 0, owner {text}, lease_until {float} NOT NULL DEFAULT 0, lease {float} NOT NULL DEFAULT 0,
-  stalls INTEGER NOT NULL DEFAULT 0, done INTEGER, failed INTEGER, in_doubt INTEGER,
+  lost_lease {float} NOT NULL DEFAULT 0, stalls INTEGER NOT NULL DEFAULT 0, done INTEGER, failed INTEGER, in_doubt INTEGER,
   requests {int} NOT NULL DEFAULT 0, rejected {int} NOT NULL DEFAULT 0, earlier {int} NOT NULL DEFAULT 0,
   seconds {float} NOT NULL DEFAULT 0,
   began_at {float}, ended_at {float}, UNIQUE (job, key)

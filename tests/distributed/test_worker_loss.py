@@ -417,7 +417,7 @@ async def test_the_requests_of_a_worker_that_died_are_counted_in_its_own_run(boa
         job = await board.plan(board.drafts(8), parts=1, settle=0.01)
     else:  # long before the worker has logged its rows
         job = attrs.evolve(job, planned_at=job.planned_at - 10 * SECONDS)
-    await board.run(job)
+    await board.run(job, lease=100 * SECONDS)  # how long its own lease is says nothing about the worker that died
     found = await report(job)
     assert (found.created, found.already, found.unknown) == ((5, 3, 0) if is_planned_again else (8, 0, 0))
     assert (found.requests, (await report(board.ledger)).requests) == (board.sent - 3 * is_planned_again, board.sent)
