@@ -195,7 +195,7 @@ def test_an_issuer_that_is_not_known_is_named_with_the_variable_that_helps(
 def test_errors_are_in_words_of_the_command_line(cli, board_service, tmp_path, monkeypatch) -> None:
     """A parameter of programs is no advice here, and a variable that is set already is looked at."""
     board_service.faults.add(board_service.faults.status(429, {"Retry-After": "3600"}))
-    assert "limiter=" not in cli("whoami").err
+    assert "limiter=" not in cli("--timeout", "5", "whoami").err
     issuer = boardclient.TransportError(
         "the certificate was refused, check the host, or give ssl= a context that trusts its issuer"
     )

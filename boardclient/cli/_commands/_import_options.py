@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RESULT = {
     "created": "cards that this import has created",
-    "already": "rows whose cards an earlier import has created",
+    "already": "rows whose cards an earlier import has created, or --existing skip has found",
     "failed": "rows that were refused",
     "unknown": "rows whose cards may exist or not",
     "not_reached": "rows that were not sent, null if the run did not begin",
